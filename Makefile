@@ -1,0 +1,59 @@
+# Each target sets up what it needs, once: .venv and its packages, then the jars. The stamps in .venv tell make what is
+# done, so that a run with nothing to do starts neither Python nor Java.
+
+PYTHON ?= python3
+ARGS ?=
+VENV := .venv
+PACKAGES := $(VENV)/.tidings-packages
+JARS := $(VENV)/.tidings-jars
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint bench clean
+.DELETE_ON_ERROR:
+
+help: ## what can be made (this list)
+	@echo "tidings: make <target>"
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  %-8s %s\n", $$1, $$2 }'
+
+demo: $(JARS) ## a stream, a producer and a Spark query, in about a minute
+	@echo "demo: updates from a producer to a Spark query, in a temporary folder"
+	@$(VENV)/bin/python examples/demo.py $(ARGS)
+
+test: $(JARS) ## all tests; FAST=1 leaves out the slow ones, ARGS="-k word" goes to pytest
+	@echo "test: $(if $(FAST),all but the slow tests,all tests)"
+	@$(VENV)/bin/python -m pytest $(if $(FAST),-m "not slow") $(ARGS)
+
+lint: $(PACKAGES) ## format and rules (ruff), types (mypy)
+	@echo "lint: ruff"
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@echo "lint: mypy"
+	@$(VENV)/bin/mypy
+
+bench: $(JARS) ## all benchmarks; ONLY=<name> one of them, QUICK=1 in under a minute
+	@echo "bench: $(or $(ONLY),all)$(if $(QUICK), (quick))"
+	@$(VENV)/bin/python -m bench $(ONLY) $(if $(QUICK),--quick) $(ARGS)
+
+clean: ## remove .venv, caches and build output; the jars stay in the user's cache
+	@echo "clean: .venv, caches, build output"
+	@rm -rf $(VENV) build dist bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+		spark-warehouse metastore_db derby.log
+	@find core connectors plugins tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "tidings needs Python 3.11 or later: name one with 'make PYTHON=/path/to/python3.11 ...' (PYTHON is '$(PYTHON)' now)." >&2; \
+		exit 1; }
+	@echo "set-up: $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# A Python that was upgraded under .venv does not make the packages stale: hence the order-only prerequisite.
+$(PACKAGES): pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "set-up: packages (the first time this takes a minute or two)"
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' -c constraints.txt
+	@touch $@
+
+$(JARS): ivy.xml ivy.sha256 $(PACKAGES)
+	@echo "set-up: jars"
+	@$(VENV)/bin/tidings jars
+	@touch $@
