@@ -1,0 +1,63 @@
+"""tidings: publish/subscribe for people who run Spark.
+
+>>> import tidings
+>>> tidings.Position(3) < tidings.Position(4)
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from tidings.errors import TidingsError
+
+if TYPE_CHECKING:
+    from tidings.cluster import Cluster, connect, embedded
+    from tidings.positions import Bounds, Position, Positions
+    from tidings.producers import AsyncProducer, Producer
+    from tidings.session import configure, session
+    from tidings.streams import Stream
+    from tidings.updates import Update
+
+__version__ = "0.1.0"
+
+# Spark's Python workers import this package in every query: each name brings its module in at first use only.
+_HOMES = {
+    "Cluster": "cluster",
+    "connect": "cluster",
+    "embedded": "cluster",
+    "Bounds": "positions",
+    "Position": "positions",
+    "Positions": "positions",
+    "AsyncProducer": "producers",
+    "Producer": "producers",
+    "configure": "session",
+    "session": "session",
+    "Stream": "streams",
+    "Update": "updates",
+}
+
+__all__ = [
+    "AsyncProducer",
+    "Bounds",
+    "Cluster",
+    "Position",
+    "Positions",
+    "Producer",
+    "Stream",
+    "TidingsError",
+    "Update",
+    "configure",
+    "connect",
+    "embedded",
+    "session",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'tidings' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"tidings.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

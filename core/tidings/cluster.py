@@ -1,0 +1,124 @@
+"""A cluster: everything that shares one root in one ZooKeeper."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from tidings.coordination import Coordination, check_name
+from tidings.errors import InvalidOption, StreamExists, UnknownStream
+from tidings.logs import WritableLog, create_log
+from tidings.streams import DEFAULT_SHARDS, Stream, StreamDefinition
+
+
+def connect(address: str, *, timeout: float = 10.0, credentials: str | None = None) -> Cluster:
+    """Join the cluster at `host:port[,host:port…][/root]`; the root is `/tidings` if none is named."""
+    return Cluster(Coordination(address, timeout=timeout, credentials=credentials))
+
+
+def embedded(folder: str | os.PathLike[str]) -> Cluster:
+    """A cluster of one's own in a folder: an embedded ZooKeeper, and the logs of streams that name no place for theirs.
+
+    The ZooKeeper ends when the cluster is closed, or with this process. The folder can be used again.
+    """
+    from tidings.embedded import EmbeddedZooKeeper
+
+    home = Path(folder).absolute()
+    zookeeper = EmbeddedZooKeeper(home / "zookeeper")
+    zookeeper.start()
+    try:
+        coordination = Coordination(zookeeper.address)
+    except BaseException:
+        zookeeper.stop()
+        raise
+    return Cluster(coordination, logs=home / "streams", on_close=zookeeper.stop)
+
+
+class Cluster:
+    """The streams of one cluster. A context manager; `close` ends the session.
+
+    `logs` is the folder for the logs of streams that name no place of their own.
+    """
+
+    def __init__(
+        self, coordination: Coordination, *, logs: Path | None = None, on_close: Callable[[], None] | None = None
+    ) -> None:
+        self.coordination = coordination
+        self._logs = logs
+        self._on_close = on_close
+
+    @property
+    def address(self) -> str:
+        """What others pass to `connect`, or to Spark as the option `zookeeper`."""
+        return self.coordination.address
+
+    def create_stream(
+        self,
+        name: str,
+        shards: int = DEFAULT_SHARDS,
+        log: str | None = None,
+        *,
+        retention_seconds: int | None = None,
+        retention_bytes: int | None = None,
+    ) -> Stream:
+        """Make a stream, or return the one that is there if it has this very definition."""
+        definition = StreamDefinition(name, shards, log or self._default_log(name), retention_seconds, retention_bytes)
+        known = self._definition(name)
+        if known is None:
+            create_log(definition).close()
+            self.coordination.create(definition.to_json(), "streams", name)
+            known = self._definition(name)  # another process may have been first
+        if known is not None and known != definition:
+            raise StreamExists(
+                f"stream {name!r} is there already, with {known.shards} shards in {known.log}; "
+                f"it cannot be made again with {shards} shards in {definition.log}"
+            )
+        return Stream(definition)
+
+    def stream(self, name: str) -> Stream:
+        """The stream of that name."""
+        definition = self._definition(name)
+        if definition is None:
+            there = ", ".join(self.coordination.children("streams")) or "none"
+            raise UnknownStream(f"there is no stream {name!r} in {self.address} (streams: {there})")
+        return Stream(definition)
+
+    def streams(self) -> list[Stream]:
+        """All streams, by name."""
+        definitions = (self._definition(name) for name in self.coordination.children("streams"))
+        return [Stream(definition) for definition in definitions if definition is not None]
+
+    def drop_stream(self, name: str, *, purge: bool = False) -> None:
+        """Forget a stream; with `purge` delete its updates too, otherwise its log stays where it is."""
+        stream = self.stream(name)
+        log = stream.log if purge else None
+        self.coordination.delete("streams", name)
+        if isinstance(log, WritableLog):
+            log.destroy()
+
+    def close(self) -> None:
+        """End the session, and the embedded ZooKeeper if this cluster started one."""
+        try:
+            self.coordination.close()
+        finally:
+            if self._on_close:
+                self._on_close()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _definition(self, name: str) -> StreamDefinition | None:
+        value = self.coordination.read("streams", check_name("a stream", name))
+        return None if value is None else StreamDefinition.from_json(value)
+
+    def _default_log(self, name: str) -> str:
+        if self._logs is None:
+            raise InvalidOption(f"stream {name!r} needs a log: say where, as in log='delta:/data/{name}'")
+        return f"delta:{self._logs / check_name('a stream', name)}"

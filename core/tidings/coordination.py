@@ -1,0 +1,170 @@
+"""The ZooKeeper session of a cluster, and where things are in its tree.
+
+```
+/<root>/streams/<stream>        a stream's definition
+/<root>/applications/<app>      an application's definition
+```
+
+Values are small UTF-8 JSON with a `version` field, to be read by people in `zkCli`. Nothing here blocks in a session
+listener, and no kazoo error leaves this module: callers see `CoordinationUnavailable` or `CoordinationDenied`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    KazooException,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    OperationTimeoutError,
+    SessionExpiredError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
+
+from tidings.errors import CoordinationDenied, CoordinationUnavailable, InvalidName, InvalidOption
+
+DEFAULT_ROOT = "/tidings"
+VALUE_VERSION = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ADDRESS = re.compile(r"(?P<hosts>[^/,\s]+:\d+(,[^/,\s]+:\d+)*)(?P<root>(/[^/\s]+)*)/?")
+
+
+def check_name(kind: str, name: str) -> str:
+    """The name, if it can be a node of ZooKeeper's and a folder's name."""
+    if not _NAME.fullmatch(name):
+        raise InvalidName(f"{name!r} is no name for {kind}: use 1 to 128 letters, digits, '.', '_' and '-'")
+    return name
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """A cluster's address as ZooKeeper's hosts and the root of the cluster's tree.
+
+    >>> split_address("zk1:2181,zk2:2181/prod")
+    ('zk1:2181,zk2:2181', '/prod')
+    >>> split_address("127.0.0.1:2181")
+    ('127.0.0.1:2181', '/tidings')
+    """
+    match = _ADDRESS.fullmatch(address)
+    if not match:
+        raise InvalidOption(f"{address!r} is no ZooKeeper address: write host:port[,host:port…][/root]")
+    return match["hosts"], match["root"] or DEFAULT_ROOT
+
+
+class Coordination:
+    """A ZooKeeper session, seen as a tree of JSON values.
+
+    `credentials` (`user:password`) makes what this session creates writable by that user alone; others may read it.
+    """
+
+    def __init__(self, address: str, *, timeout: float = 10.0, credentials: str | None = None) -> None:
+        self.hosts, self.root = split_address(address)
+        self.address = self.hosts + self.root
+        self._client = KazooClient(
+            hosts=self.hosts,
+            timeout=timeout,
+            auth_data=[("digest", credentials)] if credentials else None,
+            default_acl=[*CREATOR_ALL_ACL, *READ_ACL_UNSAFE] if credentials else None,
+        )
+        try:
+            self._client.start(timeout)
+        except KazooTimeoutError:
+            self.close()
+            raise CoordinationUnavailable(
+                f"no ZooKeeper answers at {self.hosts} within {timeout:g} s; "
+                "check the address, or start one with `tidings zookeeper`"
+            ) from None
+        except KazooException as error:
+            self.close()
+            raise CoordinationDenied(f"ZooKeeper at {self.hosts} refuses the session: {error!r}") from None
+        with self._speaking():
+            self._client.ensure_path(self.root)
+
+    @property
+    def client(self) -> KazooClient:
+        """The kazoo client, for recipes; paths given to it start with `root`."""
+        return self._client
+
+    def path(self, *parts: str) -> str:
+        """The full path of a place in the cluster's tree."""
+        return "/".join((self.root, *parts))
+
+    def read(self, *parts: str) -> dict[str, Any] | None:
+        """The value at this place, or None if there is none."""
+        with self._speaking():
+            try:
+                raw, _ = self._client.get(self.path(*parts))
+            except NoNodeError:
+                return None
+        value: dict[str, Any] = json.loads(raw)
+        return value
+
+    def create(self, value: dict[str, Any], *parts: str) -> bool:
+        """Put a value where there is none; False, and nothing changed, if there is one."""
+        with self._speaking():
+            try:
+                self._client.create(self.path(*parts), _encode(value), makepath=True)
+            except NodeExistsError:
+                return False
+        return True
+
+    def write(self, value: dict[str, Any], *parts: str) -> None:
+        """Put a value, whether there is one or not."""
+        if not self.create(value, *parts):
+            with self._speaking():
+                self._client.set(self.path(*parts), _encode(value))
+
+    def delete(self, *parts: str) -> bool:
+        """Delete this place with all below it; False if it is not there."""
+        with self._speaking():
+            try:
+                self._client.delete(self.path(*parts), recursive=True)
+            except NoNodeError:
+                return False
+        return True
+
+    def children(self, *parts: str) -> list[str]:
+        """The names below this place; none if it is not there."""
+        with self._speaking():
+            try:
+                return sorted(self._client.get_children(self.path(*parts)))
+            except NoNodeError:
+                return []
+
+    def close(self) -> None:
+        """End the session: what it holds is let go at once."""
+        self._client.stop()
+        self._client.close()
+
+    @contextlib.contextmanager
+    def _speaking(self) -> Iterator[None]:
+        try:
+            yield
+        except (NoAuthError, AuthFailedError):
+            raise CoordinationDenied(
+                f"ZooKeeper at {self.hosts} does not permit that below {self.root}; check the credentials"
+            ) from None
+        except (
+            ConnectionLoss,
+            ConnectionClosedError,
+            OperationTimeoutError,
+            SessionExpiredError,
+            KazooTimeoutError,
+        ) as error:
+            raise CoordinationUnavailable(
+                f"the session with ZooKeeper at {self.hosts} broke off ({type(error).__name__})"
+            ) from None
+
+
+def _encode(value: dict[str, Any]) -> bytes:
+    return json.dumps({"version": VALUE_VERSION, **value}, ensure_ascii=False).encode()

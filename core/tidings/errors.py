@@ -1,0 +1,94 @@
+"""Every error that tidings raises on purpose.
+
+`TidingsError` is the root: `except tidings.TidingsError` catches all of them and nothing else. Each message names the
+value that was wrong and says what to do next; the command line prints it as it is, without a stack trace.
+"""
+
+from __future__ import annotations
+
+
+class TidingsError(Exception):
+    """The root of all errors that tidings raises on purpose."""
+
+
+class InvalidUpdate(TidingsError):
+    """An update breaks a rule of the canonical row: its object, version, attributes, payload or time."""
+
+
+class InvalidName(TidingsError):
+    """A stream's or an application's name cannot be used."""
+
+
+class InvalidPosition(TidingsError):
+    """A position, or a set of them, cannot be read."""
+
+
+class InvalidOption(TidingsError):
+    """An option is unknown, is missing, or has a value that it cannot have."""
+
+
+class InvalidConfig(TidingsError):
+    """A `tidings.yml` is broken; the message names the file, the line and the key."""
+
+
+class UnknownStream(TidingsError):
+    """No stream of that name is defined in this cluster."""
+
+
+class StreamExists(TidingsError):
+    """A stream of that name is there already, with another definition."""
+
+
+class LogUnavailable(TidingsError):
+    """A stream's log cannot be read or written: it is missing, not permitted, full or damaged."""
+
+
+class LogMismatch(TidingsError):
+    """The place named as a log holds something else: another stream, or data that is not ours."""
+
+
+class PositionsLost(TidingsError):
+    """A reader asks for positions that the log does not hold any more, or does not hold yet.
+
+    `lost` says exactly what cannot be had: for each shard, the first and the last missing `seq`.
+    """
+
+    def __init__(self, message: str, lost: dict[int, tuple[int, int]]) -> None:
+        super().__init__(message)
+        self.lost = lost
+
+
+class ProducerClosed(TidingsError):
+    """The producer was closed; what was accepted before that is durable or has failed."""
+
+
+class BufferFull(TidingsError):
+    """The producer's buffer stayed full for longer than the caller wanted to wait."""
+
+
+class CoordinationUnavailable(TidingsError):
+    """ZooKeeper does not answer."""
+
+
+class CoordinationDenied(TidingsError):
+    """ZooKeeper refuses an operation for want of rights."""
+
+
+class JavaMissing(TidingsError):
+    """There is no Java, or one that is too old."""
+
+
+class JarsUnavailable(TidingsError):
+    """The jars could not be had, or are not the ones that were pinned."""
+
+
+class EmbeddedFailed(TidingsError):
+    """The embedded ZooKeeper did not start, or its folder is in use."""
+
+
+class PluginMissing(TidingsError):
+    """A plugin or connector is not installed; the message says what would install it."""
+
+
+class PluginBroken(TidingsError):
+    """A plugin or connector is installed, but importing it fails."""

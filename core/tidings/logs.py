@@ -1,0 +1,157 @@
+"""What a log must do: the protocols that connectors implement.
+
+A log is found by the scheme of its address, `delta:/data/contacts`, among the entry points of the group `tidings.logs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidings.errors import InvalidOption, PositionsLost
+from tidings.plugins import load
+from tidings.positions import Bounds, Position, Positions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidings.streams import StreamDefinition
+
+
+class Transaction(NamedTuple):
+    """Names an append, so that it happens once: a number that the log has seen from this `app` changes nothing."""
+
+    app: str
+    number: int
+
+
+class Appended(NamedTuple):
+    """Where the rows of an append went, row by row."""
+
+    shards: npt.NDArray[np.int32]
+    seqs: npt.NDArray[np.int64]
+
+    def last(self) -> Positions:
+        """The newest position in each shard that got a row."""
+        heads: dict[int, Position] = {}
+        for shard in np.unique(self.shards).tolist():
+            heads[shard] = Position(int(self.seqs[self.shards == shard].max()))
+        return Positions(heads)
+
+
+class Slice(Protocol):
+    """A piece of a log that any process can read by itself: picklable, and the same rows at every reading.
+
+    The rows of one shard come in order within a slice, and the slices of one read are in order too.
+    """
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows, in the canonical schema."""
+
+
+@runtime_checkable
+class Log(Protocol):
+    """The updates of one stream, readable.
+
+    Every read is *after* a position, in order within a shard, and repeatable: the same range gives the same rows, as
+    long as the log holds them. A range of which the log holds only a part is an error, `PositionsLost`, which says
+    exactly what is missing; nothing is ever skipped in silence. All methods may be called from any thread.
+    """
+
+    @classmethod
+    def create(cls, location: str, stream: StreamDefinition) -> Log:
+        """Make the log, or adopt one that was made for this very stream. `LogMismatch` if the place holds another."""
+
+    @classmethod
+    def open(cls, location: str, stream: StreamDefinition) -> Log:
+        """Open a log that is there."""
+
+    def bounds(self) -> dict[int, Bounds]:
+        """What is held of each shard, now."""
+
+    def reach(self, after: Positions, limit: int | None) -> Positions:
+        """Where a reader stands that stood at `after` and has read the next rows, at most `limit` of them."""
+
+    def tail(self, after: Positions, limit: int) -> pa.Table:
+        """The next rows after these positions, at most `limit`; empty when there are none yet. Low latency."""
+
+    def slices(self, after: Positions, upto: Positions, pieces: int = 1) -> Sequence[Slice]:
+        """The rows between, cut into about that many pieces for readers in parallel."""
+
+    def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
+        """The rows between as a DataFrame, read in parallel by Spark's own readers."""
+
+    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
+        """The rows after these positions as a streaming DataFrame."""
+
+    def close(self) -> None:
+        """Let go of what the reader holds."""
+
+
+@runtime_checkable
+class WritableLog(Log, Protocol):
+    """A log of our own."""
+
+    def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
+        """Add rows of the `PUBLISHED` columns; durable, and in order within a shard, when it returns.
+
+        All rows are added or none is. None is returned if the log holds this transaction already.
+        """
+
+    def truncate(self, before: Positions) -> dict[int, Bounds]:
+        """Let go of updates before these positions; those that share a file with later ones may stay for a while."""
+
+    def destroy(self) -> None:
+        """Delete the log with all its updates."""
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """A log's address as its scheme and its location.
+
+    >>> split_address("delta:/data/contacts")
+    ('delta', '/data/contacts')
+    """
+    scheme, colon, location = address.partition(":")
+    if not colon or not scheme or not location:
+        raise InvalidOption(f"{address!r} is no log: write a scheme and a place, as in delta:/data/contacts")
+    return scheme, location
+
+
+def create_log(stream: StreamDefinition) -> Log:
+    """Make the log of a new stream."""
+    scheme, location = split_address(stream.log)
+    log: Log = load("tidings.logs", scheme).create(location, stream)
+    return log
+
+
+def open_log(stream: StreamDefinition) -> Log:
+    """Open the log of a stream that is there."""
+    scheme, location = split_address(stream.log)
+    log: Log = load("tidings.logs", scheme).open(location, stream)
+    return log
+
+
+def check_held(stream: str, bounds: dict[int, Bounds], after: Positions) -> None:
+    """Raise unless a log with these bounds can serve a reader that stands at `after`."""
+    gone = {
+        shard: (after[shard].seq + 1, held.floor.seq) for shard, held in bounds.items() if after[shard] < held.floor
+    }
+    if gone:
+        shard, (first, last) = next(iter(gone.items()))
+        raise PositionsLost(
+            f"stream {stream!r} no longer holds {first} to {last} of shard {shard}"
+            f"{f' (and some of {len(gone) - 1} other shards)' if len(gone) > 1 else ''}: they were truncated",
+            gone,
+        )
+    ahead = {shard: (held.head.seq + 1, after[shard].seq) for shard, held in bounds.items() if after[shard] > held.head}
+    if ahead:
+        shard, (first, last) = next(iter(ahead.items()))
+        raise PositionsLost(
+            f"the reader stands at {last} in shard {shard} of stream {stream!r}, but the log ends at {first - 1}: "
+            "the stream was made anew, or restored from an older copy",
+            ahead,
+        )

@@ -1,0 +1,394 @@
+"""Producers: updates from many calls, written to the log in few commits.
+
+One thread a producer commits. It takes what has gathered since its last commit, waits `linger` seconds for more if that
+is little, and appends it all at once; the futures are resolved when the log has made the updates durable. While a
+commit is under way the next one gathers, so a busy producer commits back to back, and an idle one costs nothing.
+
+The buffer is bounded: a caller waits when it is full, and an asyncio caller is suspended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import threading
+import time as clock
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from tidings.errors import BufferFull, InvalidOption, ProducerClosed
+from tidings.logs import Appended, WritableLog
+from tidings.positions import Position, Positions
+from tidings.updates import MAX_PAYLOAD_BYTES, PUBLISHED, check_row, checked, from_rows
+
+ROW_OVERHEAD = 128  # bytes that a buffered row costs beyond its text and payload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerOptions:
+    """How a producer gathers updates.
+
+    | option | default | meaning |
+    | --- | --- | --- |
+    | `linger` | 0.005 | seconds to wait for more updates before a commit that is small |
+    | `max_rows` | 50,000 | updates in one commit |
+    | `max_bytes` | 32 MiB | bytes in one commit |
+    | `buffer_bytes` | 128 MiB | bytes that may wait; beyond them callers wait |
+    | `max_payload_bytes` | 1 MiB | the largest payload that is accepted |
+    """
+
+    linger: float = 0.005
+    max_rows: int = 50_000
+    max_bytes: int = 32 * 2**20
+    buffer_bytes: int = 128 * 2**20
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows", "max_bytes", "buffer_bytes", "max_payload_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidOption(f"a producer's {name} is at least 1, not {getattr(self, name)!r}")
+        if self.linger < 0:
+            raise InvalidOption(f"a producer's linger is not negative, as {self.linger!r} is")
+
+
+class _Single:
+    """One buffered update."""
+
+    __slots__ = ("bytes", "future", "row")
+    rows = 1
+
+    def __init__(self, row: tuple[Any, ...], size: int) -> None:
+        self.row = row
+        self.bytes = size
+        self.future: Future[Position] = _uncancellable()
+
+    def resolve(self, appended: Appended, at: int) -> None:
+        self.future.set_result(Position(int(appended.seqs[at])))
+
+
+class _Many:
+    """A buffered table."""
+
+    __slots__ = ("bytes", "future", "rows", "table")
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.rows = len(table)
+        self.bytes = table.nbytes + ROW_OVERHEAD
+        self.future: Future[Positions] = _uncancellable()
+
+    def resolve(self, appended: Appended, at: int) -> None:
+        rows = slice(at, at + self.rows)
+        self.future.set_result(Appended(appended.shards[rows], appended.seqs[rows]).last())
+
+
+class Producer:
+    """Writes updates into a stream. Made by `Stream.producer`; a context manager; may be used from any thread.
+
+    Updates of one object that are published one after the other are in that order in the log.
+    """
+
+    def __init__(self, log: WritableLog, **options: Any) -> None:
+        try:
+            self.options = ProducerOptions(**options)
+        except TypeError as error:
+            raise InvalidOption(f"a producer does not know that option: {error}") from None
+        self._log = log
+        self._waiting: deque[_Single | _Many] = deque()
+        self._buffered = 0
+        self._unfinished = 0
+        self._room_callbacks: list[Callable[[], None]] = []
+        self._changed = threading.Condition()
+        self._flushing = False
+        self._closed = False
+        self._committer = threading.Thread(target=self._commit_all, name="tidings-producer", daemon=True)
+        self._committer.start()
+
+    def publish(
+        self,
+        object: str,
+        version: int | None = None,
+        source: str | None = None,
+        payload: bytes | None = None,
+        attributes: Mapping[str, str] | None = None,
+        time: dt.datetime | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Future[Position]:
+        """Publish one update; the future resolves to its position once it is durable.
+
+        Waits while the buffer is full, for `timeout` seconds at the most (`BufferFull` then).
+        """
+        item = self._single(object, version, source, payload, attributes, time)
+        self._put(item, timeout)
+        return item.future
+
+    def publish_many(
+        self, updates: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]], *, timeout: float | None = None
+    ) -> Future[Positions]:
+        """Publish rows, as Arrow or as mappings; the future resolves to the last position in each shard that got one.
+
+        All rows are checked before the first is accepted. More rows than fit into one commit go into several.
+        """
+        items = [_Many(portion) for portion in self._portions(self._table(updates))]
+        for item in items:
+            self._put(item, timeout)
+        return _joined([item.future for item in items])
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was published before is durable or has failed."""
+        with self._changed:
+            self._flushing = True
+            self._changed.notify_all()
+            done = self._changed.wait_for(lambda: self._unfinished == 0, timeout)
+            self._flushing = False
+        if not done:
+            raise BufferFull(f"{self._unfinished} updates were still not durable after {timeout:g} s")
+
+    def close(self) -> None:
+        """Make durable what was published, then end. Later calls of `publish` raise `ProducerClosed`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._committer.join()
+        self._log.close()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _single(
+        self,
+        object: str,
+        version: int | None,
+        source: str | None,
+        payload: bytes | None,
+        attributes: Mapping[str, str] | None,
+        time: dt.datetime | None,
+    ) -> _Single:
+        limit = self.options.max_payload_bytes
+        check_row(object, version, "data", 1, source, attributes, payload, time, max_payload_bytes=limit)
+        pairs = list(attributes.items()) if attributes else None
+        size = ROW_OVERHEAD + len(object) + len(payload or b"") + sum(len(k) + len(v) for k, v in pairs or ())
+        now = time or dt.datetime.now(dt.UTC)
+        return _Single((object, version, "data", 1, source, pairs, payload, now), size)
+
+    def _table(self, updates: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> pa.Table:
+        limit = self.options.max_payload_bytes
+        if isinstance(updates, pa.Table | pa.RecordBatch):
+            table = checked(updates, max_payload_bytes=limit)
+        else:
+            table = from_rows(updates, max_payload_bytes=limit)
+        times = table["time"]
+        if times.null_count:
+            now = pa.scalar(dt.datetime.now(dt.UTC), times.type)
+            table = table.set_column(table.column_names.index("time"), PUBLISHED.field("time"), times.fill_null(now))
+        return table
+
+    def _portions(self, table: pa.Table) -> list[pa.Table]:
+        row_bytes = max(1, table.nbytes // max(1, len(table)))
+        most_bytes = min(self.options.max_bytes, self.options.buffer_bytes // 2)
+        rows = max(1, min(self.options.max_rows, most_bytes // row_bytes))
+        return [table.slice(start, rows) for start in range(0, len(table), rows)]
+
+    def _put(self, item: _Single | _Many, timeout: float | None = None) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._closed or self._has_room(item), timeout):
+                raise BufferFull(
+                    f"the producer's buffer of {self.options.buffer_bytes:,} bytes stayed full for {timeout:g} s"
+                )
+            self._accept(item)
+
+    def _has_room(self, item: _Single | _Many) -> bool:
+        # An item that is larger than the whole buffer is let in alone, or it would wait for ever.
+        return self._buffered == 0 or self._buffered + item.bytes <= self.options.buffer_bytes
+
+    def _accept(self, item: _Single | _Many) -> None:
+        if self._closed:
+            raise ProducerClosed("the producer is closed")
+        self._waiting.append(item)
+        self._buffered += item.bytes
+        self._unfinished += item.rows
+        self._changed.notify_all()
+
+    def _put_or_call(self, item: _Single | _Many, on_room: Callable[[], None]) -> bool:
+        """Accept the item if there is room; otherwise call back once there may be."""
+        with self._changed:
+            if self._closed or self._has_room(item):
+                self._accept(item)
+                return True
+            self._room_callbacks.append(on_room)
+            return False
+
+    def _commit_all(self) -> None:
+        while batch := self._gather():
+            try:
+                appended = self._log.append(_as_table(batch))
+            except Exception as error:  # noqa: BLE001 - whatever it is, the callers that wait must hear of it
+                self._fail(batch, error)
+            else:
+                assert appended is not None  # only transactions can be there already
+                at = 0
+                for item in batch:
+                    item.resolve(appended, at)
+                    at += item.rows
+            self._finish(batch)
+
+    def _gather(self) -> list[_Single | _Many]:
+        """The items of the next commit; empty when the producer is closed and all is done."""
+        options = self.options
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closed)
+            if options.linger and not self._is_enough():
+                deadline = clock.monotonic() + options.linger
+                self._changed.wait_for(
+                    lambda: self._is_enough() or clock.monotonic() >= deadline, max(0.0, deadline - clock.monotonic())
+                )
+            batch: list[_Single | _Many] = []
+            rows = size = 0
+            while self._waiting:
+                item = self._waiting[0]
+                if batch and (rows + item.rows > options.max_rows or size + item.bytes > options.max_bytes):
+                    break
+                batch.append(self._waiting.popleft())
+                rows += item.rows
+                size += item.bytes
+            return batch
+
+    def _is_enough(self) -> bool:
+        few = self._unfinished < self.options.max_rows and self._buffered < self.options.max_bytes
+        return self._closed or self._flushing or not few
+
+    def _fail(self, batch: list[_Single | _Many], error: Exception) -> None:
+        for item in batch:
+            item.future.set_exception(error)
+
+    def _finish(self, batch: list[_Single | _Many]) -> None:
+        with self._changed:
+            self._buffered -= sum(item.bytes for item in batch)
+            self._unfinished -= sum(item.rows for item in batch)
+            callbacks, self._room_callbacks = self._room_callbacks, []
+            self._changed.notify_all()
+        for callback in callbacks:
+            callback()
+
+
+class AsyncProducer:
+    """The twin of `Producer` for asyncio: `await producer.publish(…)` gives the position.
+
+    All calls share the producer's one thread; a call that waits for room suspends its task only.
+    """
+
+    def __init__(self, log: WritableLog, **options: Any) -> None:
+        self._producer = Producer(log, **options)
+
+    async def publish(
+        self,
+        object: str,
+        version: int | None = None,
+        source: str | None = None,
+        payload: bytes | None = None,
+        attributes: Mapping[str, str] | None = None,
+        time: dt.datetime | None = None,
+    ) -> Position:
+        """Publish one update and wait until it is durable."""
+        item = self._producer._single(object, version, source, payload, attributes, time)
+        await self._accepted(item)
+        return await asyncio.wrap_future(item.future)
+
+    async def publish_many(self, updates: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Positions:
+        """Publish rows and wait until they are durable."""
+        items = [_Many(portion) for portion in self._producer._portions(self._producer._table(updates))]
+        for item in items:
+            await self._accepted(item)
+        return await asyncio.wrap_future(_joined([item.future for item in items]))
+
+    async def close(self) -> None:
+        """Make durable what was published, then end."""
+        await asyncio.to_thread(self._producer.close)
+
+    async def flush(self) -> None:
+        """Wait until all that was published before is durable or has failed."""
+        await asyncio.to_thread(self._producer.flush)
+
+    async def __aenter__(self) -> AsyncProducer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _accepted(self, item: _Single | _Many) -> None:
+        loop = asyncio.get_running_loop()
+        room = asyncio.Event()
+
+        def wake() -> None:
+            loop.call_soon_threadsafe(room.set)
+
+        while not self._producer._put_or_call(item, wake):
+            await room.wait()
+            room.clear()
+
+
+def _uncancellable() -> Future[Any]:
+    """A future that its holder cannot cancel: what was accepted is written, whoever still waits for it."""
+    future: Future[Any] = Future()
+    future.set_running_or_notify_cancel()
+    return future
+
+
+def _as_table(batch: list[_Single | _Many]) -> pa.Table:
+    """The items' rows in their order; single updates that stand together become one table."""
+    tables: list[pa.Table] = []
+    singles: list[tuple[Any, ...]] = []
+    for item in [*batch, None]:
+        if isinstance(item, _Single):
+            singles.append(item.row)
+            continue
+        if singles:
+            columns = zip(*singles, strict=True)
+            arrays = [pa.array(column, field.type) for column, field in zip(columns, PUBLISHED, strict=True)]
+            tables.append(pa.table(arrays, schema=PUBLISHED))
+            singles = []
+        if item is not None:
+            tables.append(item.table)
+    return pa.concat_tables(tables)
+
+
+def _joined(futures: list[Future[Positions]]) -> Future[Positions]:
+    """One future for several: the furthest positions once all are there, or the first error."""
+    joined: Future[Positions] = _uncancellable()
+    missing = len(futures)
+    heads: dict[int, Position] = {}
+    lock = threading.Lock()
+
+    def one_done(future: Future[Positions]) -> None:
+        nonlocal missing
+        with lock:
+            missing -= 1
+            error = future.exception()
+            if error is None:
+                heads.update(future.result())
+            if joined.done():
+                return
+            if error is not None:
+                joined.set_exception(error)
+            elif missing == 0:
+                joined.set_result(Positions(heads))
+
+    if not futures:
+        joined.set_result(Positions())
+    for future in futures:
+        future.add_done_callback(one_done)
+    return joined

@@ -1,0 +1,244 @@
+"""The canonical row: one change of one object, as a Python class, an Arrow schema and a Spark schema.
+
+`Update` is the only definition; `SCHEMA` and `spark_schema()` are read off it.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tidings.errors import InvalidUpdate
+from tidings.positions import Position
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+MAX_OBJECT_BYTES = 1024
+MAX_VERSION = 2**63 - 1
+MAX_PAYLOAD_BYTES = 2**20
+KINDS = ("data", "gc", "tombstone")
+SHARD_SEED = 42  # the seed of Spark's own xxhash64()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """One change of one object.
+
+    `version` is None when it is not known; `source` is the application id of the client that made the change;
+    `attributes` are what filters see; `time` is the commit time in the datastore. `range` is 1 but for tombstones,
+    which stand for a run of collected updates.
+    """
+
+    shard: Annotated[int, pa.int32()]
+    seq: Annotated[int, pa.int64()]
+    index: Annotated[int, pa.int32()] = 0
+    object: Annotated[str, pa.string()]
+    version: Annotated[int | None, pa.int64()] = None
+    kind: Annotated[str, pa.string()] = "data"
+    range: Annotated[int, pa.int64()] = 1
+    source: Annotated[str | None, pa.string()] = None
+    attributes: Annotated[Mapping[str, str] | None, pa.map_(pa.string(), pa.string())] = None
+    payload: Annotated[bytes | None, pa.binary()] = None
+    time: Annotated[dt.datetime | None, pa.timestamp("us", "UTC")] = None
+
+    @property
+    def position(self) -> Position:
+        """The update's place in its shard."""
+        return Position(self.seq, self.index)
+
+
+_HINTS = get_type_hints(Update, include_extras=True)
+SCHEMA = pa.schema([pa.field(field.name, get_args(_HINTS[field.name])[1]) for field in fields(Update)])
+"""The canonical row in Arrow."""
+
+STAMPED = ("shard", "seq", "index")
+"""The columns that the log gives; the others come from whoever publishes."""
+
+PUBLISHED = pa.schema([field for field in SCHEMA if field.name not in STAMPED])
+"""The columns that a producer gives."""
+
+
+@functools.cache
+def spark_schema() -> StructType:
+    """The canonical row in Spark."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(SCHEMA)
+
+
+def shard_of(object: str, shards: int) -> int:
+    """The shard of an object: Spark's `pmod(xxhash64(object), shards)`, without Spark.
+
+    >>> shard_of("contacts/alice", 16)
+    12
+    """
+    digest = xxhash.xxh64_intdigest(object.encode(), SHARD_SEED)
+    return (digest - 2**64 if digest >= 2**63 else digest) % shards
+
+
+def shards_of(objects: pa.Array | pa.ChunkedArray, shards: int) -> npt.NDArray[np.int32]:
+    """`shard_of` for a whole column."""
+    digest, seed = xxhash.xxh64_intdigest, SHARD_SEED
+    names = objects.cast(pa.binary()).to_pylist()
+    digests = np.fromiter((digest(name, seed) for name in names), np.uint64, len(names))
+    return (digests.view(np.int64) % shards).astype(np.int32)
+
+
+def check_row(
+    object: Any,
+    version: Any = None,
+    kind: Any = "data",
+    range: Any = 1,
+    source: Any = None,
+    attributes: Any = None,
+    payload: Any = None,
+    time: Any = None,
+    *,
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+) -> None:
+    """Raise `InvalidUpdate` if these values make no update.
+
+    >>> check_row("contacts/alice", version=-1)
+    Traceback (most recent call last):
+    tidings.errors.InvalidUpdate: version -1 of object 'contacts/alice' is negative
+    """
+    _check_object(object)
+    _check_integer("version", version, object, optional=True)
+    _check_integer("range", range, object)
+    if kind not in KINDS:
+        raise InvalidUpdate(f"kind {kind!r} of object {object!r} is none of {', '.join(KINDS)}")
+    if source is not None:
+        _check_text("source", source, object)
+    if attributes is not None:
+        if not isinstance(attributes, Mapping):
+            raise InvalidUpdate(f"attributes of object {object!r} are {type(attributes).__name__}, not a mapping")
+        for key, value in attributes.items():
+            _check_text("attribute name", key, object)
+            _check_text(f"attribute {key!r}", value, object)
+    if payload is not None:
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            raise InvalidUpdate(f"payload of object {object!r} is {type(payload).__name__}, not bytes")
+        size = len(payload)
+        if size > max_payload_bytes:
+            raise InvalidUpdate(f"payload of object {object!r} has {size:,} bytes; the limit is {max_payload_bytes:,}")
+    if time is not None and (not isinstance(time, dt.datetime) or time.tzinfo is None):
+        raise InvalidUpdate(f"time {time!r} of object {object!r} is not a datetime with a time zone")
+
+
+def _check_object(object: Any) -> None:
+    if not isinstance(object, str):
+        raise InvalidUpdate(f"object {object!r} is {type(object).__name__}, not text")
+    if not object:
+        raise InvalidUpdate("an update names its object; this one's name is empty")
+    try:
+        size = len(object.encode())
+    except UnicodeEncodeError:
+        raise InvalidUpdate(f"object {object!r} is not valid UTF-8") from None
+    if size > MAX_OBJECT_BYTES:
+        raise InvalidUpdate(f"object {object[:32]!r}… has {size:,} bytes; the limit is {MAX_OBJECT_BYTES:,}")
+
+
+def _check_integer(name: str, value: Any, object: str, *, optional: bool = False) -> None:
+    if value is None and optional:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidUpdate(f"{name} {value!r} of object {object!r} is not a whole number")
+    if value < 0:
+        raise InvalidUpdate(f"{name} {value} of object {object!r} is negative")
+    if value > MAX_VERSION:
+        raise InvalidUpdate(f"{name} {value} of object {object!r} is above 2^63-1")
+
+
+def _check_text(name: str, value: Any, object: str) -> None:
+    if not isinstance(value, str):
+        raise InvalidUpdate(f"{name} of object {object!r} is {type(value).__name__}, not text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidUpdate(f"{name} of object {object!r} is not valid UTF-8") from None
+
+
+def checked(rows: pa.Table | pa.RecordBatch, *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> pa.Table:
+    """The rows as a table of the `PUBLISHED` columns, or `InvalidUpdate` that names the first bad row.
+
+    Columns that the log stamps are left out; missing ones get their defaults; unknown ones are an error.
+    """
+    table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
+    unknown = sorted(set(table.column_names) - set(SCHEMA.names))
+    if unknown:
+        raise InvalidUpdate(f"an update has no column {unknown[0]!r}; its columns are {', '.join(PUBLISHED.names)}")
+    if "object" not in table.column_names:
+        raise InvalidUpdate("the rows have no column 'object'")
+    columns = [_column(table, field) for field in PUBLISHED]
+    table = pa.table(columns, schema=PUBLISHED)
+    bad = _first_bad_row(table, max_payload_bytes)
+    if bad is not None:
+        check_row(**table.slice(bad, 1).to_pylist(maps_as_pydicts="lossy")[0], max_payload_bytes=max_payload_bytes)
+        raise InvalidUpdate(f"row {bad} is no update: {table.slice(bad, 1).to_pylist()[0]!r}")
+    return table
+
+
+def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    if field.name not in table.column_names:
+        default = {"kind": "data", "range": 1}.get(field.name)
+        return pa.repeat(pa.scalar(default, field.type), len(table)) if default else pa.nulls(len(table), field.type)
+    column = table[field.name]
+    try:
+        column = column.cast(field.type)
+        column.validate(full=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidUpdate(f"column {field.name!r} does not fit {field.type}: {error}") from None
+    return column
+
+
+def _first_bad_row(table: pa.Table, max_payload_bytes: int) -> int | None:
+    """The index of the first row that `check_row` would refuse, found without a loop over the rows."""
+    size = pc.binary_length(table["object"])
+    bad = [
+        pc.fill_null(pc.or_(pc.equal(size, 0), pc.greater(size, MAX_OBJECT_BYTES)), True),
+        pc.fill_null(pc.less(table["version"], 0), False),
+        pc.fill_null(pc.less(table["range"], 0), True),
+        pc.invert(pc.is_in(table["kind"], pa.array(KINDS))),
+        pc.fill_null(pc.greater(pc.binary_length(table["payload"]), max_payload_bytes), False),
+        *_null_attributes(table["attributes"]),
+    ]
+    at = pc.index(functools.reduce(pc.or_, bad), True).as_py()
+    return None if at < 0 else int(at)
+
+
+def _null_attributes(attributes: pa.ChunkedArray) -> list[pa.Array]:
+    if sum(chunk.items.null_count for chunk in attributes.chunks) == 0:
+        return []
+    rows = [value is not None and any(item is None for _, item in value) for value in attributes.to_pylist()]
+    return [pa.array(rows, pa.bool_())]
+
+
+def from_rows(rows: Iterable[Mapping[str, Any]], *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> pa.Table:
+    """Rows given as mappings, checked one by one, as a table of the `PUBLISHED` columns."""
+    columns: dict[str, list[Any]] = {name: [] for name in PUBLISHED.names}
+    defaults = {"kind": "data", "range": 1}
+    for row in rows:
+        unknown = row.keys() - columns.keys()
+        if unknown:
+            raise InvalidUpdate(f"an update has no {min(unknown)!r}; it has {', '.join(columns)}")
+        if "object" not in row:
+            raise InvalidUpdate(f"an update names its object; this one does not: {dict(row)!r}")
+        check_row(**row, max_payload_bytes=max_payload_bytes)
+        for name, values in columns.items():
+            values.append(row.get(name, defaults.get(name)))
+    return pa.table({field.name: pa.array(columns[field.name], field.type) for field in PUBLISHED}, schema=PUBLISHED)
+
+
+def to_updates(rows: pa.Table | pa.RecordBatch) -> list[Update]:
+    """The rows as `Update` objects, for handlers that take one at a time."""
+    return [Update(**row) for row in rows.to_pylist(maps_as_pydicts="lossy")]
