@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 SEGMENT_ROWS = 1_000_000
 SEGMENT_BYTES = 128 * 2**20
 PATIENCE = 60.0  # seconds that an append fights other writers before it gives up
-SMALL_READ = 20_000  # rows that are read faster by one reader than by several
+SLICE_ROWS = 100_000  # rows that are worth a reader of their own
 
 
 class DeltaLog:
@@ -94,7 +94,7 @@ class DeltaLog:
                     if self._table.refresh().version == snapshot.version:
                         raise
 
-    def slices(self, after: Positions, upto: Positions, pieces: int = 1) -> list[Slice]:
+    def slices(self, after: Positions, upto: Positions) -> list[Slice]:
         with self._speaking():
             snapshot = self._table.refresh()
             start, end = self._held(snapshot, after), self._held(snapshot, upto)
@@ -102,7 +102,7 @@ class DeltaLog:
             total = int(backlog.sum())
             if total == 0:
                 return []
-            pieces = 1 if total <= SMALL_READ else max(1, pieces)
+            pieces = -(-total // SLICE_ROWS)
             piece_of_shard = np.minimum((backlog.cumsum() - 1) * pieces // total, pieces - 1)
             paths = [segment.path for segment in snapshot.holding(start, end)]
             return [
@@ -137,6 +137,10 @@ class DeltaLog:
             first = Positions({shard: Position(after[shard].seq + 1) for shard in range(self._stream.shards)})
             reader = reader.option("startingPosition", str(first))
         return reader.load()
+
+    @property
+    def staging(self) -> Path:
+        return self._table.staging
 
     def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
         with self._speaking():

@@ -183,9 +183,14 @@ class SegmentTable:
                 return transactions[app]
         return snapshot.transactions[app]
 
-    def drafts(self) -> Iterator[Path]:
-        """Commit files that were begun; those of a writer that died stay behind."""
-        return self._commits.glob(".*.tmp")
+    @property
+    def staging(self) -> Path:
+        """Rows on their way into an append; no Delta reader looks below a name that begins like this."""
+        return self.folder / "_staging"
+
+    def drafts(self) -> list[Path]:
+        """Commits and appends that were begun; those of a writer that died stay behind."""
+        return [*self._commits.glob(".*.tmp"), *self.staging.glob("*")]
 
     def write_segment(self, rows: pa.Table, span: Span) -> Segment:
         """Write rows of the canonical schema, sorted by shard and seq, to a file that no commit names yet."""

@@ -6,6 +6,7 @@ A log is found by the scheme of its address, `delta:/data/contacts`, among the e
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -46,7 +47,7 @@ class Appended(NamedTuple):
 class Slice(Protocol):
     """A piece of a log that any process can read by itself: picklable, and the same rows at every reading.
 
-    The rows of one shard come in order within a slice, and the slices of one read are in order too.
+    The rows of a shard come in their order.
     """
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -79,8 +80,8 @@ class Log(Protocol):
     def tail(self, after: Positions, limit: int) -> pa.Table:
         """The next rows after these positions, at most `limit`; empty when there are none yet. Low latency."""
 
-    def slices(self, after: Positions, upto: Positions, pieces: int = 1) -> Sequence[Slice]:
-        """The rows between, cut into about that many pieces for readers in parallel."""
+    def slices(self, after: Positions, upto: Positions) -> Sequence[Slice]:
+        """The rows between, cut into pieces that are worth a reader each; a shard's rows are all in one piece."""
 
     def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
         """The rows between as a DataFrame, read in parallel by Spark's own readers."""
@@ -95,6 +96,10 @@ class Log(Protocol):
 @runtime_checkable
 class WritableLog(Log, Protocol):
     """A log of our own."""
+
+    @property
+    def staging(self) -> Path:
+        """A folder that every process of the cluster sees, for rows on their way into an append."""
 
     def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
         """Add rows of the `PUBLISHED` columns; durable, and in order within a shard, when it returns.

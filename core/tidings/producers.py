@@ -25,7 +25,7 @@ import pyarrow as pa
 from tidings.errors import BufferFull, InvalidOption, ProducerClosed
 from tidings.logs import Appended, WritableLog
 from tidings.positions import Position, Positions
-from tidings.updates import MAX_PAYLOAD_BYTES, PUBLISHED, check_row, checked, from_rows
+from tidings.updates import MAX_PAYLOAD_BYTES, PUBLISHED, check_row, checked, from_rows, timed
 
 ROW_OVERHEAD = 128  # bytes that a buffered row costs beyond its text and payload
 
@@ -186,14 +186,8 @@ class Producer:
     def _table(self, updates: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> pa.Table:
         limit = self.options.max_payload_bytes
         if isinstance(updates, pa.Table | pa.RecordBatch):
-            table = checked(updates, max_payload_bytes=limit)
-        else:
-            table = from_rows(updates, max_payload_bytes=limit)
-        times = table["time"]
-        if times.null_count:
-            now = pa.scalar(dt.datetime.now(dt.UTC), times.type)
-            table = table.set_column(table.column_names.index("time"), PUBLISHED.field("time"), times.fill_null(now))
-        return table
+            return timed(checked(updates, max_payload_bytes=limit))
+        return timed(from_rows(updates, max_payload_bytes=limit))
 
     def _portions(self, table: pa.Table) -> list[pa.Table]:
         row_bytes = max(1, table.nbytes // max(1, len(table)))

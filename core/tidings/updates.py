@@ -188,6 +188,15 @@ def checked(rows: pa.Table | pa.RecordBatch, *, max_payload_bytes: int = MAX_PAY
     return table
 
 
+def timed(table: pa.Table) -> pa.Table:
+    """The table with the time of now where it has none."""
+    at = table.column_names.index("time")
+    if table["time"].null_count == 0:
+        return table
+    now = pa.scalar(dt.datetime.now(dt.UTC), SCHEMA.field("time").type)
+    return table.set_column(at, SCHEMA.field("time"), table["time"].fill_null(now))
+
+
 def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     if field.name not in table.column_names:
         default = {"kind": "data", "range": 1}.get(field.name)

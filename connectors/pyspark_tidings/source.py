@@ -1,0 +1,148 @@
+"""Reading a stream with Spark: a micro-batch source and a batch source over any `Log`.
+
+An offset is the position a shard at which the query stands, as in `{"0": 22, "1": -1}`; it is all that a checkpoint
+holds. A batch is planned in the driver from two offsets, so that a repeated batch has the very same rows, and read by
+the executors, slice by slice, as Arrow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from pyspark_tidings.options import ReadOptions
+from tidings.logs import Log, Slice, open_log
+from tidings.positions import Bounds, Positions
+
+logger = logging.getLogger(__name__)
+
+
+class SlicePartition(InputPartition):
+    """A slice of the log, on its way to an executor."""
+
+    def __init__(self, piece: Slice) -> None:
+        self.piece = piece
+
+
+@dataclass
+class _Reading:
+    """The log and the options of one query, in the driver; executors get the options only."""
+
+    options: ReadOptions
+    _log: Log | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"options": self.options, "_log": None}
+
+    @property
+    def log(self) -> Log:
+        if self._log is None:
+            self._log = open_log(self.options.stream)
+        return self._log
+
+    def start(self) -> Positions:
+        """Where the query stands before its first row."""
+        match self.options.start:
+            case Positions() as first:
+                return Positions({shard: position.before for shard, position in first.items()})
+            case "latest":
+                return self.heads()
+            case _:
+                return self._chosen({shard: held.floor for shard, held in self.log.bounds().items()})
+
+    def end(self) -> Positions:
+        """Where a batch read ends."""
+        return self.options.end if isinstance(self.options.end, Positions) else self.heads()
+
+    def heads(self) -> Positions:
+        return self._chosen({shard: held.head for shard, held in self.log.bounds().items()})
+
+    def reach(self, after: Positions, limit: int | None) -> Positions:
+        bounds = self.log.bounds()
+        return self._chosen(self.log.reach(self._whole(self._held(after, bounds), bounds), limit))
+
+    def partitions(self, after: Positions, upto: Positions) -> list[SlicePartition]:
+        bounds = self.log.bounds()
+        after, upto = self._held(after, bounds), self._held(upto, bounds)
+        return [
+            SlicePartition(piece) for piece in self.log.slices(self._whole(after, bounds), self._whole(upto, bounds))
+        ]
+
+    def _chosen(self, positions: Any) -> Positions:
+        return Positions({shard: positions[shard] for shard in self.options.shards})
+
+    def _whole(self, chosen: Positions, bounds: dict[int, Bounds]) -> Positions:
+        """The positions for all shards: one that is not chosen stands at its head, so nothing of it is read."""
+        return Positions({**{shard: held.head for shard, held in bounds.items()}, **chosen})
+
+    def _held(self, positions: Positions, bounds: dict[int, Bounds]) -> Positions:
+        """The positions, moved past what is lost if the query was told to go on in spite of it."""
+        if self.options.fail_on_data_loss:
+            return positions
+        lost = {shard: at for shard, at in positions.items() if at < bounds[shard].floor}
+        for shard, at in lost.items():
+            first, last = at.seq + 1, bounds[shard].floor.seq
+            logger.warning("stream %r: %d to %d of shard %d are lost", self.options.stream.name, first, last, shard)
+        return Positions({shard: max(at, bounds[shard].floor) for shard, at in positions.items()})
+
+
+class BatchReader(DataSourceReader):
+    """Reads what lies between two positions."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._reading = _Reading(options)
+
+    def partitions(self) -> list[SlicePartition]:
+        reading = self._reading
+        return reading.partitions(reading.start(), reading.end())
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition)
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Follows a stream."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._reading = _Reading(options)
+        self._target: Positions | None = None
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below
+        return self._reading.start().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        rows = self._reading.options.max_rows
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        self._target = self._reading.heads()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        after = Positions.from_json(start)
+        reached = self._reading.reach(after, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        if (target := self._target) is not None:
+            reached = Positions({shard: max(after[shard], min(at, target[shard])) for shard, at in reached.items()})
+        return reached.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802
+        return self._reading.heads().to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
+        return self._reading.partitions(Positions.from_json(start), Positions.from_json(end))
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return _read(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing to do: the log keeps what retention says, not what this query has read."""
+
+
+def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
+    # Spark hands out one partition without a slice when there is nothing to read.
+    return partition.piece.read() if isinstance(partition, SlicePartition) else iter(())
