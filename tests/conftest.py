@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+
+import tidings
+from tidings.cluster import Cluster
+from tidings.coordination import Coordination
+from tidings.embedded import EmbeddedZooKeeper
+from tidings.logs import split_address
+from tidings.streams import StreamDefinition
+from tidings_connectors.delta import DeltaLog
 
 _skipped: list[str] = []
 
@@ -31,3 +44,37 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         )
     if session.exitstatus == pytest.ExitCode.OK:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One session for all tests: starting one takes longer than most tests do."""
+    session = tidings.session("tests", master="local[2]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of one real ZooKeeper for all tests that do not harm theirs."""
+    with EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server.address
+
+
+@pytest.fixture
+def cluster(zookeeper: str, tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster of the test's own: a root of its own in the shared ZooKeeper, and a folder for its logs."""
+    with Cluster(Coordination(f"{zookeeper}/{uuid.uuid4()}"), logs=tmp_path / "streams") as own:
+        yield own
+
+
+@pytest.fixture
+def definition(tmp_path: Path) -> StreamDefinition:
+    """A stream that no ZooKeeper knows, for tests of its log alone."""
+    return StreamDefinition("contacts", 4, f"delta:{tmp_path / 'contacts'}")
+
+
+@pytest.fixture
+def log(definition: StreamDefinition) -> Iterator[DeltaLog]:
+    with contextlib.closing(DeltaLog.create(split_address(definition.log)[1], definition)) as log:
+        yield log

@@ -59,7 +59,7 @@ class DeltaLog:
     def __init__(self, table: SegmentTable, stream: StreamDefinition) -> None:
         self._table = table
         self._stream = stream
-        self._upkeep = Upkeep(table, stream)
+        self.upkeep = Upkeep(table, stream)
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> DeltaLog:
@@ -139,6 +139,11 @@ class DeltaLog:
         return reader.load()
 
     @property
+    def folder(self) -> Path:
+        """Where the Delta table is."""
+        return self._table.folder
+
+    @property
     def staging(self) -> Path:
         return self._table.staging
 
@@ -153,7 +158,7 @@ class DeltaLog:
                     return None
                 seqs = stamp(shards, snapshot.heads)
                 if self._commit(snapshot, updates, shards, seqs, transaction):
-                    self._upkeep.after_commit(snapshot.version + 1)
+                    self.upkeep.after_commit(snapshot.version + 1)
                     return Appended(shards, seqs)
                 attempt += 1
                 if time.monotonic() > deadline:
@@ -163,19 +168,19 @@ class DeltaLog:
     def truncate(self, before: Positions) -> dict[int, Bounds]:
         with self._speaking():
             upto = Positions({shard: Position(at.seq - 1) for shard, at in before.items() if at.seq > 0})
-            self._upkeep.truncate(self._offsets(upto))
+            self.upkeep.truncate(self._offsets(upto))
             return self.bounds()
 
     def retain(self, max_age: float | None = None, max_bytes: int | None = None) -> dict[int, Bounds]:
-        """Let go of what is older than so many seconds, and of the oldest updates above so many bytes."""
+        """Let go of what is older than so many seconds, and of the oldest updates beyond so many bytes of newer ones."""
         with self._speaking():
-            self._upkeep.retain(max_age, max_bytes)
+            self.upkeep.retain(max_age, max_bytes)
             return self.bounds()
 
     def compact(self) -> int:
         """Merge small segments now, as upkeep does by itself every so often; the number of segments that went away."""
         with self._speaking():
-            return self._upkeep.compact()
+            return self.upkeep.compact()
 
     def destroy(self) -> None:
         self.close()
@@ -183,7 +188,7 @@ class DeltaLog:
             shutil.rmtree(self._table.folder)
 
     def close(self) -> None:
-        self._upkeep.close()
+        self.upkeep.close()
 
     def _commit(
         self,

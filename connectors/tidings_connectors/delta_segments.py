@@ -142,23 +142,23 @@ class SegmentTable:
     def create(cls, folder: Path, stream: str, shards: int) -> SegmentTable:
         """Make the table, or open the one that was made for this stream."""
         from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
 
         if folder.exists() and not (folder / "_delta_log").exists() and any(folder.iterdir()):
             raise LogMismatch(f"{folder} is not empty and holds no log; name another folder for stream {stream!r}")
-        DeltaTable.create(
-            folder,
-            SCHEMA,
-            mode="ignore",
-            name=stream,
-            configuration={
-                "tidings.stream": stream,
-                "tidings.shards": str(shards),
-                "delta.logRetentionDuration": "interval 1 hours",
-                "delta.deletedFileRetentionDuration": "interval 1 hours",
-                "delta.checkpointInterval": "1000000",  # upkeep writes them
-            },
-            raise_if_key_not_exists=False,
-        )
+        folder.mkdir(parents=True, exist_ok=True)
+        configuration = {
+            "tidings.stream": stream,
+            "tidings.shards": str(shards),
+            "delta.logRetentionDuration": "interval 1 hours",
+            "delta.deletedFileRetentionDuration": "interval 1 hours",
+        }
+        try:
+            DeltaTable.create(
+                folder, SCHEMA, "ignore", name=stream, configuration=configuration, raise_if_key_not_exists=False
+            )
+        except DeltaError as error:
+            raise LogUnavailable(f"no log can be made in {folder}: {error}") from None
         return cls(folder, stream, shards)
 
     def refresh(self) -> Snapshot:

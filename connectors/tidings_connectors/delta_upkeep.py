@@ -95,15 +95,15 @@ class Upkeep:
         self._drop(old)
 
     def retain(self, max_age: float | None, max_bytes: int | None) -> None:
-        """Let go of the oldest segments, as far as age and size demand."""
+        """Let go of the oldest segments: those all of whose rows are too old, and those beyond the newest `max_bytes`."""
         segments = self._table.refresh().segments
         drop = 0
         if max_age is not None:
             too_old = milliseconds() - max_age * 1000
             drop = next((n for n, segment in enumerate(segments) if segment.span.time >= too_old), len(segments))
         if max_bytes is not None:
-            held = np.cumsum([segment.size for segment in segments][::-1])[::-1]
-            drop = max(drop, int(np.searchsorted(-held, -max_bytes)))
+            kept = np.cumsum([segment.size for segment in segments][::-1])[::-1]
+            drop = max(drop, int(np.count_nonzero(kept[1:] >= max_bytes)))
         self._drop(segments[:drop])
 
     def checkpoint(self) -> None:
@@ -124,9 +124,8 @@ class Upkeep:
 
     def _run(self, version: int) -> None:
         try:
+            self.retain(self._stream.retention_seconds, self._stream.retention_bytes)
             self.compact()
-            if self._stream.retention_seconds or self._stream.retention_bytes:
-                self.retain(self._stream.retention_seconds, self._stream.retention_bytes)
             self.checkpoint()
             if version % VACUUM_EVERY == 0:
                 self.vacuum()

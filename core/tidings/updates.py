@@ -64,6 +64,8 @@ SCHEMA = pa.schema([pa.field(field.name, get_args(_HINTS[field.name])[1]) for fi
 STAMPED = ("shard", "seq", "index")
 """The columns that the log gives; the others come from whoever publishes."""
 
+_DEFAULTS = {"kind": "data", "range": 1}
+
 PUBLISHED = pa.schema([field for field in SCHEMA if field.name not in STAMPED])
 """The columns that a producer gives."""
 
@@ -198,16 +200,16 @@ def timed(table: pa.Table) -> pa.Table:
 
 
 def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
+    default = pa.scalar(_DEFAULTS.get(field.name), field.type)
     if field.name not in table.column_names:
-        default = {"kind": "data", "range": 1}.get(field.name)
-        return pa.repeat(pa.scalar(default, field.type), len(table)) if default else pa.nulls(len(table), field.type)
+        return pa.repeat(default, len(table))
     column = table[field.name]
     try:
         column = column.cast(field.type)
         column.validate(full=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidUpdate(f"column {field.name!r} does not fit {field.type}: {error}") from None
-    return column
+    return column.fill_null(default) if default.is_valid else column
 
 
 def _first_bad_row(table: pa.Table, max_payload_bytes: int) -> int | None:
@@ -235,7 +237,6 @@ def _null_attributes(attributes: pa.ChunkedArray) -> list[pa.Array]:
 def from_rows(rows: Iterable[Mapping[str, Any]], *, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> pa.Table:
     """Rows given as mappings, checked one by one, as a table of the `PUBLISHED` columns."""
     columns: dict[str, list[Any]] = {name: [] for name in PUBLISHED.names}
-    defaults = {"kind": "data", "range": 1}
     for row in rows:
         unknown = row.keys() - columns.keys()
         if unknown:
@@ -244,7 +245,7 @@ def from_rows(rows: Iterable[Mapping[str, Any]], *, max_payload_bytes: int = MAX
             raise InvalidUpdate(f"an update names its object; this one does not: {dict(row)!r}")
         check_row(**row, max_payload_bytes=max_payload_bytes)
         for name, values in columns.items():
-            values.append(row.get(name, defaults.get(name)))
+            values.append(row.get(name, _DEFAULTS.get(name)))
     return pa.table({field.name: pa.array(columns[field.name], field.type) for field in PUBLISHED}, schema=PUBLISHED)
 
 

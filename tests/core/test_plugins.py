@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tidings.errors import PluginBroken, PluginMissing
+from tidings.plugins import installed, load
+from tidings_connectors.delta import DeltaLog
+
+
+def test_a_log_is_found_by_its_scheme() -> None:
+    assert load("tidings.logs", "delta") is DeltaLog
+
+
+def test_a_plugin_that_is_not_installed_is_named_beside_those_that_are() -> None:
+    with pytest.raises(PluginMissing, match=r"no log 'carrier-pigeon' is installed \(installed: delta\)"):
+        load("tidings.logs", "carrier-pigeon")
+
+
+def test_a_plugin_that_does_not_import_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = tmp_path / "pigeon-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pigeon\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[tidings.logs]\npigeon = pigeon_log:Pigeon\n")
+    (tmp_path / "pigeon_log.py").write_text("import wings_that_nobody_has\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PluginBroken, match=r"log 'pigeon' \(pigeon 1.0\) does not import: No module named 'wings_"):
+        load("tidings.logs", "pigeon")
+    states = {plugin.name: plugin.problem for plugin in installed()}
+    assert states["delta"] is None
+    assert "wings_that_nobody_has" in (states["pigeon"] or "")
+    sys.modules.pop("pigeon_log", None)

@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
+
+from tidings.errors import InvalidUpdate
+from tidings.updates import (
+    PUBLISHED,
+    SCHEMA,
+    Update,
+    check_row,
+    checked,
+    from_rows,
+    shard_of,
+    shards_of,
+    spark_schema,
+    to_updates,
+)
+
+texts = st.text(st.characters(codec="utf-8"))
+
+
+def test_class_arrow_and_spark_agree_on_the_canonical_row() -> None:
+    names = ["shard", "seq", "index", "object", "version", "kind", "range", "source", "attributes", "payload", "time"]
+    assert list(Update.__dataclass_fields__) == SCHEMA.names == spark_schema().names == names
+    assert spark_schema()["attributes"].dataType.simpleString() == "map<string,string>"
+    assert spark_schema()["time"].dataType.simpleString() == "timestamp"
+
+
+@settings(deadline=None, max_examples=10)
+@given(objects=st.lists(texts, min_size=200, max_size=200), shards=st.integers(1, 4096))
+def test_sparks_xxhash64_and_ours_agree_on_any_text(spark: SparkSession, objects: list[str], shards: int) -> None:
+    rows = spark.createDataFrame(pa.table({"object": pa.array(objects, pa.string())}))
+    theirs = rows.select(sf.expr(f"pmod(xxhash64(object), {shards})").alias("shard")).toArrow()["shard"].to_pylist()
+    assert shards_of(pa.array(objects, pa.string()), shards).tolist() == theirs
+    assert [shard_of(each, shards) for each in objects] == theirs
+
+
+BAD_ROWS: list[tuple[dict[str, Any], str]] = [
+    ({"object": ""}, "empty"),
+    ({"object": "é" * 513}, "1,026 bytes; the limit is 1,024"),
+    ({"object": "a", "version": -1}, "version -1 of object 'a' is negative"),
+    ({"object": "a", "payload": b"x" * 11}, "payload of object 'a' has 11 bytes; the limit is 10"),
+    ({"object": "a", "kind": "news"}, "kind 'news'"),
+    ({"object": "a", "range": -1}, "range -1"),
+    ({"object": "a", "attributes": {"key": None}}, "attribute 'key' of object 'a' is NoneType, not text"),
+]
+BAD_VALUES: list[tuple[dict[str, Any], str]] = [
+    ({"object": "a", "version": 2**63}, r"above 2\^63-1"),
+    ({"object": "a", "version": 1.5}, "not a whole number"),
+    ({"object": "a", "version": True}, "not a whole number"),
+    ({"object": b"a"}, "is bytes, not text"),
+    ({"object": "a\udcff"}, "not valid UTF-8"),
+    ({"object": "a", "attributes": {"key": 1}}, "is int, not text"),
+    ({"object": "a", "attributes": {1: "value"}}, "attribute name of object 'a' is int"),
+    ({"object": "a", "attributes": "key=value"}, "not a mapping"),
+    ({"object": "a", "source": 7}, "source of object 'a' is int"),
+    ({"object": "a", "payload": "text"}, "is str, not bytes"),
+    ({"object": "a", "time": dt.datetime(2026, 1, 1)}, "not a datetime with a time zone"),  # noqa: DTZ001 - the point
+]
+
+
+@pytest.mark.parametrize(("row", "reason"), BAD_ROWS + BAD_VALUES)
+def test_a_bad_row_is_refused_with_its_reason(row: dict[str, Any], reason: str) -> None:
+    with pytest.raises(InvalidUpdate, match=reason):
+        check_row(**row, max_payload_bytes=10)
+    with pytest.raises(InvalidUpdate, match=reason):
+        from_rows([{"object": "good"}, row], max_payload_bytes=10)
+
+
+@pytest.mark.parametrize(("row", "reason"), BAD_ROWS)
+def test_a_bad_row_in_a_table_is_refused_with_the_same_reason(row: dict[str, Any], reason: str) -> None:
+    rows = pa.Table.from_pylist([{"object": "good"}, row], PUBLISHED)
+    defaults = [name for name in ("kind", "range") if name not in row]
+    with pytest.raises(InvalidUpdate, match=reason):
+        checked(rows.drop_columns(defaults), max_payload_bytes=10)
+
+
+def test_a_table_without_objects_or_with_an_unknown_column_is_refused() -> None:
+    with pytest.raises(InvalidUpdate, match="no column 'object'"):
+        checked(pa.table({"version": [1]}))
+    with pytest.raises(InvalidUpdate, match="no column 'colour'"):
+        checked(pa.table({"object": ["a"], "colour": ["red"]}))
+    with pytest.raises(InvalidUpdate, match="object None is NoneType"):
+        checked(pa.table({"object": pa.array([None], pa.string())}))
+
+
+def test_bytes_that_are_not_utf8_are_refused_in_a_table() -> None:
+    with pytest.raises(InvalidUpdate, match="'object' does not fit string"):
+        checked(pa.table({"object": pa.array([b"\xff\xfe"])}))
+    disguised = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff\xfe"]).buffers())
+    with pytest.raises(InvalidUpdate, match="'object' does not fit string"):
+        checked(pa.table({"object": disguised}))
+
+
+rows = st.fixed_dictionaries(
+    {"object": st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)},
+    optional={
+        "version": st.none() | st.integers(0, 2**63 - 1),
+        "source": st.none() | texts,
+        "attributes": st.none() | st.dictionaries(texts, texts, max_size=3),
+        "payload": st.none() | st.binary(max_size=20),
+        "time": st.datetimes(dt.datetime(1970, 1, 1), dt.datetime(2200, 1, 1), timezones=st.just(dt.UTC)),  # noqa: DTZ001
+    },
+)
+
+
+@given(st.lists(rows, max_size=20))
+def test_good_rows_come_out_of_arrow_as_they_went_in(some: list[dict[str, Any]]) -> None:
+    table = checked(from_rows(some))
+    stamps = {"shard": [0] * len(some), "seq": list(range(len(some))), "index": [0] * len(some)}
+    stamped = pa.table([*stamps.values(), *table.columns], names=[*stamps, *table.column_names])
+    assert to_updates(stamped) == [Update(shard=0, seq=seq, **row) for seq, row in enumerate(some)]
