@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from pyspark_tidings import sink
+from pyspark_tidings.options import WriteOptions
+from pyspark_tidings.sink import StreamWriter
+from tidings.cluster import Cluster
+from tidings.errors import InvalidOption
+from tidings.streams import Stream, StreamDefinition
+from tidings.testing import check_log, held, make_updates
+
+
+@pytest.fixture
+def stream(cluster: Cluster) -> Stream:
+    return cluster.create_stream("contacts", shards=4)
+
+
+@pytest.fixture
+def options(cluster: Cluster, stream: Stream) -> dict[str, str]:
+    return {"stream": stream.name, "zookeeper": cluster.address}
+
+
+def rows_of(spark: SparkSession, count: int, seed: int = 0) -> DataFrame:
+    return spark.createDataFrame(make_updates(count, seed=seed))
+
+
+def test_a_dataframe_is_appended_with_all_its_columns(
+    spark: SparkSession, stream: Stream, options: dict[str, str]
+) -> None:
+    rows_of(spark, 100).coalesce(1).write.format("tidings").options(**options).mode("append").save()
+    rows = held(stream.log)
+    assert rows.num_rows == 100
+    check_log(stream.log, 4)
+    written = make_updates(100)
+    order = [("object", "ascending"), ("version", "ascending")]
+    for name in ("object", "version", "attributes", "payload"):
+        assert rows.sort_by(order)[name].to_pylist() == written.sort_by(order)[name].to_pylist(), name
+
+
+def test_columns_that_are_left_out_get_their_defaults(
+    spark: SparkSession, stream: Stream, options: dict[str, str]
+) -> None:
+    spark.createDataFrame([("alice",), ("bob",)], "object string").write.format("tidings").options(**options).mode(
+        "append"
+    ).save()
+    rows = held(stream.log)
+    assert sorted(rows["object"].to_pylist()) == ["alice", "bob"]
+    assert rows["kind"].to_pylist() == ["data", "data"]
+    assert rows["time"].null_count == 0
+
+
+def test_a_bad_row_fails_the_write_and_nothing_is_appended(
+    spark: SparkSession, stream: Stream, options: dict[str, str]
+) -> None:
+    rows = spark.createDataFrame([("alice", 1), ("bob", -1)], "object string, version long")
+    with pytest.raises(PySparkException, match="version -1 of object 'bob' is negative"):
+        rows.write.format("tidings").options(**options).mode("append").save()
+    with pytest.raises(PySparkException, match="no column 'colour'"):
+        spark.sql("select 'a' as object, 'red' as colour").write.format("tidings").options(**options).mode(
+            "append"
+        ).save()
+    assert held(stream.log).num_rows == 0
+
+
+def test_overwriting_a_log_is_refused(spark: SparkSession, options: dict[str, str]) -> None:
+    with pytest.raises(PySparkException, match="only ever appended to"):
+        rows_of(spark, 1).write.format("tidings").options(**options).mode("overwrite").save()
+
+
+def copy(spark: SparkSession, cluster: Cluster, checkpoint: Path) -> None:
+    source = spark.readStream.format("tidings").options(stream="contacts", zookeeper=cluster.address).load()
+    writer = source.writeStream.format("tidings").options(stream="copy", zookeeper=cluster.address)
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+
+
+def test_a_query_copies_a_stream_and_a_repeated_batch_is_appended_once(
+    spark: SparkSession, cluster: Cluster, stream: Stream, tmp_path: Path
+) -> None:
+    target = cluster.create_stream("copy", shards=2)
+    checkpoint = tmp_path / "checkpoint"
+    stream.writable_log.append(make_updates(60))
+    copy(spark, cluster, checkpoint)
+    assert held(target.log).num_rows == 60
+
+    newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    newest.unlink()  # as if the driver had died between the sink's commit and its own
+    copy(spark, cluster, checkpoint)
+    assert held(target.log).num_rows == 60
+
+    stream.writable_log.append(make_updates(40, seed=1))
+    copy(spark, cluster, checkpoint)
+    assert held(target.log).num_rows == 100
+
+    shutil.rmtree(checkpoint)  # a new query: it has seen nothing, and its first batch is not the old query's
+    copy(spark, cluster, checkpoint)
+    assert held(target.log).num_rows == 200
+    check_log(target.log, 2)
+
+
+def test_many_rows_travel_in_files_and_leave_none_behind(
+    definition: StreamDefinition, log: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sink, "INLINE_BYTES", 10_000)
+    writer = StreamWriter(WriteOptions(definition, "query", None))
+    target = Stream(definition)
+    staged = [writer.write(iter(make_updates(count, seed=count).to_batches(50))) for count in (10, 1_000)]
+    assert [message.file is None for message in staged] == [True, False]
+    writer.commit([*staged, None], 0)
+    assert held(target.log).num_rows == 1_010
+    assert list(target.writable_log.staging.iterdir()) == []
+    staged = [writer.write(iter(make_updates(1_000).to_batches(50)))]
+    writer.abort([*staged], 1)
+    assert list(target.writable_log.staging.iterdir()) == []
+
+
+def test_a_query_that_cannot_be_told_from_others_is_refused(definition: StreamDefinition, log: object) -> None:
+    rows = iter(make_updates(5).to_batches())
+    writer = StreamWriter(WriteOptions(definition, None, "s3://bucket/checkpoint"))
+    with pytest.raises(InvalidOption, match="txnAppId"):
+        writer.commit([writer.write(rows)], 0)
+
+
+def test_rows_that_say_where_they_were_are_placed_anew(definition: StreamDefinition, log: object) -> None:
+    writer = StreamWriter(WriteOptions(definition, "query", None))
+    stamped = pa.table(
+        {"object": ["a"], "shard": pa.array([3], pa.int32()), "seq": [77], "index": pa.array([5], pa.int32())}
+    )
+    writer.commit([writer.write(iter(stamped.to_batches()))], 0)
+    assert held(Stream(definition).log)["seq"].to_pylist() == [0]
