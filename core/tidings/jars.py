@@ -128,8 +128,8 @@ def _ready(place: Path, conf: str, wanted: dict[str, str]) -> Path:
     wrong = problems(place, wanted)
     if wrong:
         raise JarsUnavailable(
-            f"TIDINGS_JARS is set, but in '{place}' {'; '.join(wrong)}: copy the folder that 'tidings jars --conf {conf}' "
-            "prints on a machine with a network."
+            f"TIDINGS_JARS is set, but in '{place}' {'; '.join(wrong)}: copy the folder that 'tidings jars --conf "
+            f"{conf}' prints on a machine with a network."
         )
     return place
 

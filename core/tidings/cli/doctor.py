@@ -1,0 +1,43 @@
+"""`tidings doctor`: is this machine ready, and if not, what to do."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tidings.cli.options import Json
+from tidings.cli.output import console, print_json, printable
+
+
+def doctor_command(
+    zookeeper: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT[/ROOT]",
+            help="A ZooKeeper that has to answer; else TIDINGS_ZOOKEEPER.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Check Java, Python, packages, jars, memory, ports and ZooKeeper; the exit code is 1 if one of them fails."""
+    from tidings.doctor import checks
+
+    found = checks(zookeeper)
+    if json:
+        print_json([asdict(check) for check in found])
+    else:
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        for column in ("CHECK", "STATE", "FOUND", "FIX"):
+            table.add_column(column, overflow="fold")
+        for check in found:
+            state = Text("ok", "green") if check.ok else Text("failed", "bold red")
+            table.add_row(check.name, state, printable(check.found), Text(printable(check.fix), "red"))
+        console().print(table)
+    if not all(check.ok for check in found):
+        raise typer.Exit(1)

@@ -1,0 +1,59 @@
+"""`tidings jars`: fetch the jars that Spark needs, once for each user, and say where they are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tidings.cli.options import Json
+from tidings.cli.output import console, print_json
+
+if TYPE_CHECKING:
+    from tidings.jars import Progress
+
+
+class Conf(StrEnum):
+    """The configurations of ivy.xml."""
+
+    runtime = "runtime"
+    broker = "broker"
+
+
+def jars_command(
+    conf: Annotated[
+        Conf, typer.Option(help="runtime: for Spark. broker: a Kafka broker, for tests and demonstrations.")
+    ] = Conf.runtime,
+    json: Json = False,
+) -> None:
+    """Fetch the jars that Spark needs, unless they are there, check them, and print their folder."""
+    from tidings import jars
+
+    with _shown() as progress:
+        folder = jars.folder(conf.value, progress)
+    if json:
+        print_json({"conf": conf.value, "folder": str(folder), "jars": list(jars.pins(conf.value))})
+    else:
+        typer.echo(folder)
+
+
+@contextmanager
+def _shown() -> Iterator[Progress | None]:
+    """A bar on stderr once there is something to fetch; nothing where no terminal shows it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console(stderr=True), transient=True) as bar:
+        task = bar.add_task("jars", total=None, visible=False)
+
+        def tell(message: str, done: int, total: int) -> None:
+            bar.update(task, description=message, completed=done, total=total, visible=True)
+
+        yield tell
