@@ -1,0 +1,422 @@
+"""`tidings.yml`: the streams, applications and pipelines of a project, in one file.
+
+`load` reads and checks the file. Every mistake is an `InvalidConfig` that names the file, the line and the key, and all
+mistakes are told at once.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import os
+import re
+import reprlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import yaml
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+
+from tidings.coordination import check_name, split_address
+from tidings.errors import InvalidConfig, InvalidOption, TidingsError
+from tidings.logs import split_address as split_log
+from tidings.positions import Positions
+from tidings.streams import DEFAULT_SHARDS, MAX_SHARDS, StreamDefinition
+
+FILE_NAMES = ("tidings.yml", "tidings.yaml")
+MAX_FILE_BYTES = 2**20
+MAX_DEPTH = 32
+
+T = TypeVar("T")
+Key = tuple[str | int, ...]
+
+_DURATION = re.compile(r"P(?:(\d{1,9})W)?(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})S)?)?", re.ASCII)
+_SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,6}))? ?([A-Za-z]*)", re.ASCII)
+_UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+
+def parse_duration(text: str) -> int:
+    """An ISO 8601 duration as seconds. Months and years have no fixed length, and are refused.
+
+    >>> parse_duration("P7D"), parse_duration("PT1H30M")
+    (604800, 5400)
+    """
+    match = _DURATION.fullmatch(text)
+    if not match or not any(match.groups()) or text.endswith("T"):
+        raise InvalidOption(f"{text!r} is no duration: write ISO 8601, as in P7D, PT12H or P1DT30M")
+    seconds = sum(int(n) * unit for n, unit in zip(match.groups("0"), (604800, 86400, 3600, 60, 1), strict=True))
+    if seconds == 0:
+        raise InvalidOption(f"{text!r} is no time at all: a duration is a second at least")
+    return seconds
+
+
+def parse_size(text: str) -> int:
+    """A size as bytes; `kB`, `MB` … count in thousands, `KiB`, `MiB` … in 1,024s.
+
+    >>> parse_size("10GiB"), parse_size("1.5 MB"), parse_size("4096")
+    (10737418240, 1500000, 4096)
+    """
+    match = _SIZE.fullmatch(text)
+    # A lone letter, as in 10G, could mean either kind of unit: it is none.
+    if not match or match[3] not in _UNITS:
+        raise InvalidOption(f"{text!r} is no size: write bytes, or a unit, as in 4096, 500MB or 10GiB")
+    unit, digits = _UNITS[match[3]], match[2] or ""
+    size = int(match[1]) * unit + int(digits or 0) * unit // int(10 ** len(digits))
+    if not 0 < size < 2**63:
+        raise InvalidOption(f"{text!r} is no size: it lies between a byte and 2^63-1 bytes")
+    return size
+
+
+def resolve_log(address: str, folder: Path) -> str:
+    """A log's address, its path made absolute: a relative one starts at `folder`.
+
+    >>> resolve_log("delta:data/contacts", Path("/project"))
+    'delta:/project/data/contacts'
+    """
+    scheme, location = split_log(address)
+    if scheme != "delta" or "://" in location:
+        return address
+    return f"delta:{os.path.abspath(folder / Path(location).expanduser())}"
+
+
+class Mistakes:
+    """The mistakes in one file, gathered so that all are told at once. `lines` holds the line of each key."""
+
+    def __init__(self, path: Path, lines: dict[Key, int]) -> None:
+        self.path = path
+        self.lines = lines
+        self._found: list[tuple[int, str]] = []
+
+    def blame(self, key: Key, message: str) -> None:
+        """Note a mistake at a key; one that is not there is blamed on what it is missing from."""
+        known = key
+        while known and known not in self.lines:
+            known = known[:-1]
+        self.at(self.lines.get(known, 1), f"{'.'.join(map(str, key))}: {message}" if key else message)
+
+    def at(self, line: int, message: str) -> None:
+        """Note a mistake on a line."""
+        self._found.append((line, f"{self.path}:{line}: {message}"))
+
+    def check(self) -> None:
+        """Raise `InvalidConfig` if there are mistakes."""
+        if self._found:
+            raise InvalidConfig("\n".join(dict.fromkeys(text for _, text in sorted(self._found))))
+
+
+# What pydantic checks. A validator raises ValueError where the rest of tidings raises TidingsError.
+
+
+def _check(parse: Callable[..., T], *arguments: Any) -> T:
+    try:
+        return parse(*arguments)
+    except TidingsError as error:
+        raise ValueError(str(error)) from None
+
+
+def _or_empty(value: Any) -> Any:
+    return {} if value is None else value  # a section whose entries were all taken out or commented out
+
+
+def _duration(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError(f"must be a duration, as in P7D, not {value!r}")
+    return _check(parse_duration, value)
+
+
+def _size(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError(f"must be a size, as in 10GiB, not {value!r}")
+    return _check(parse_size, str(value))
+
+
+def _start(value: Any) -> Any:
+    if value in ("earliest", "latest"):
+        return value
+    if isinstance(value, dict) and value:
+        return {stream: _check(Positions.from_json, at).to_json() for stream, at in value.items()}
+    if isinstance(value, str):
+        try:
+            value = dt.datetime.fromisoformat(value)
+        except ValueError:
+            value = None
+    if not isinstance(value, dt.datetime) or value.tzinfo is None:
+        raise ValueError(
+            "must be earliest, latest, a time with its zone, as in 2026-01-01T00:00:00Z, "
+            "or positions, as in {contacts: {0: 1200}}"
+        )
+    return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+
+
+def _text(value: str) -> str:
+    if not value.strip():
+        raise ValueError("must not be empty")
+    return value
+
+
+def _log(value: str) -> str:
+    _check(split_log, value)
+    return value
+
+
+def _address(value: str) -> str:
+    _check(split_address, value)
+    return value
+
+
+def _list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Text = Annotated[str, AfterValidator(_text)]
+Seconds = Annotated[int, BeforeValidator(_duration)]
+Bytes = Annotated[int, BeforeValidator(_size)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class Retention(_Model):
+    """How long a log of ours keeps updates."""
+
+    age: Seconds | None = None
+    size: Bytes | None = None
+
+
+class StreamSpec(_Model):
+    """A stream, as `Cluster.create_stream` makes it."""
+
+    shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = DEFAULT_SHARDS
+    log: Annotated[str, AfterValidator(_log)]
+    retention: Annotated[Retention, BeforeValidator(_or_empty)] = Retention()
+
+
+class ApplicationSpec(_Model):
+    """An application: the streams that it reads, which of their updates, from where, and how they are delivered."""
+
+    streams: Annotated[list[Text], Field(min_length=1)]
+    filter: Text | None = None
+    start: Annotated[Any, BeforeValidator(_start)] = "latest"
+    mode: Literal["reliable", "realtime"] = "reliable"
+    max_age: Seconds | None = None
+    balance: Literal["random", "zookeeper"] = "random"
+
+
+class PipelineSpec(_Model):
+    """A pipeline: streams in, a stage, a stream out."""
+
+    input: Annotated[list[Text], BeforeValidator(_list), Field(min_length=1)]
+    stage: Text
+    options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
+    output: Text
+
+
+class Spec(_Model):
+    """A whole `tidings.yml`. Made by `load`."""
+
+    name: Text | None = None
+    zookeeper: Annotated[str, AfterValidator(_address)] | None = None
+    streams: Annotated[dict[str, StreamSpec], BeforeValidator(_or_empty)] = {}
+    applications: Annotated[dict[str, ApplicationSpec], BeforeValidator(_or_empty)] = {}
+    pipelines: Annotated[dict[str, PipelineSpec], BeforeValidator(_or_empty)] = {}
+    _path: Path = PrivateAttr()
+    _lines: dict[Key, int] = PrivateAttr()
+
+    @property
+    def path(self) -> Path:
+        """The file that it was read from."""
+        return self._path
+
+    def mistakes(self) -> Mistakes:
+        """For mistakes that only show beside a cluster."""
+        return Mistakes(self._path, self._lines)
+
+    def definitions(self) -> list[StreamDefinition]:
+        """The streams as a cluster defines them, with the paths of their logs made absolute."""
+        folder = self.path.absolute().parent
+        return [
+            StreamDefinition(name, one.shards, resolve_log(one.log, folder), one.retention.age, one.retention.size)
+            for name, one in self.streams.items()
+        ]
+
+
+def find(start: Path) -> Path:
+    """The `tidings.yml` or `tidings.yaml` of this folder, or of the nearest one above that has one."""
+    for folder in (start.absolute(), *start.absolute().parents):
+        there = [folder / name for name in FILE_NAMES if (folder / name).exists()]
+        if len(there) > 1:
+            raise InvalidConfig(f"{folder} has both {FILE_NAMES[0]} and {FILE_NAMES[1]}: keep one of them")
+        if there:
+            return there[0]
+    raise InvalidConfig(f"there is no {FILE_NAMES[0]} in {start.absolute()} or above it: name a file")
+
+
+def load(path: Path) -> Spec:
+    """The file, read and checked as far as that can be done without a cluster."""
+    mistakes = Mistakes(path, {})
+    value = _read(mistakes)
+    mistakes.check()
+    try:
+        spec = Spec.model_validate(value)
+    except ValidationError as error:
+        for one in error.errors():
+            mistakes.blame(one["loc"], _explain(dict(one)))
+        mistakes.check()
+        raise
+    spec._path, spec._lines = path, mistakes.lines
+    _check_spec(spec, mistakes)
+    mistakes.check()
+    return spec
+
+
+class _Loader(yaml.SafeLoader):
+    """Composes the tree of a file that may come from anywhere: no tags, no anchors, and no depth that exhausts us."""
+
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call] # the stubs leave it out
+        problem = None
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            problem = "anchors and aliases are not taken here: write the value out"
+        elif getattr(event, "tag", None):
+            problem = f"tags are not taken here: leave {event.tag} out"
+        elif self.depth >= MAX_DEPTH:
+            problem = f"more than {MAX_DEPTH} levels"
+        if problem:
+            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+def _read(mistakes: Mistakes) -> Any:
+    """The file as plain values; the line of each key goes into the mistakes."""
+    try:
+        with open(mistakes.path, "rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise InvalidConfig(f"{mistakes.path}: cannot be read: {error.strerror or error}") from None
+    if len(raw) > MAX_FILE_BYTES:
+        raise InvalidConfig(f"{mistakes.path}: is larger than {MAX_FILE_BYTES:,} bytes")
+    try:
+        text = raw.decode("utf-8-sig")
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        value = None if node is None else _value(node, (), loader, mistakes)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InvalidConfig(f"{mistakes.path}:{line}: broken YAML: byte {raw[error.start]:#04x} is not UTF-8") from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise InvalidConfig(
+            f"{mistakes.path}:{line}: broken YAML: character {error.character:#x} is not allowed"
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place = f"{mark.line + 1}:{mark.column + 1}" if mark else "1"
+        raise InvalidConfig(f"{mistakes.path}:{place}: broken YAML: {error.problem or error.context}") from None
+    if value is None:
+        raise InvalidConfig(f"{mistakes.path}: says nothing; its keys are {', '.join(Spec.model_fields)}")
+    return value
+
+
+def _value(node: yaml.Node, key: Key, loader: _Loader, mistakes: Mistakes) -> Any:
+    line = node.start_mark.line + 1
+    if isinstance(node, yaml.SequenceNode):
+        for at, item in enumerate(node.value):
+            mistakes.lines[(*key, at)] = item.start_mark.line + 1
+        return [_value(item, (*key, at), loader, mistakes) for at, item in enumerate(node.value)]
+    if isinstance(node, yaml.ScalarNode):
+        try:
+            return loader.construct_object(node)
+        except (ValueError, OverflowError) as error:
+            mistakes.at(line, f"{'.'.join(map(str, key))}: {node.value[:40]!r} cannot be read: {error}")
+            return None
+    values: dict[str, Any] = {}
+    for name_node, value_node in node.value:
+        line = name_node.start_mark.line + 1
+        if not isinstance(name_node, yaml.ScalarNode):
+            mistakes.at(line, "a key must be text, not a list or a mapping")
+            continue
+        name = name_node.value  # as it is written: a stream may be called 2026-01-01, or on
+        if name in values:
+            mistakes.at(
+                line, f"{'.'.join(map(str, (*key, name)))}: is here twice, first on line {mistakes.lines[*key, name]}"
+            )
+        mistakes.lines[*key, name] = line
+        values[name] = _value(value_node, (*key, name), loader, mistakes)
+    return values
+
+
+def _explain(error: dict[str, Any]) -> str:
+    """What pydantic found, in our words."""
+    value, context = reprlib.repr(error["input"]), error.get("ctx", {})
+    match error["type"]:
+        case "value_error":
+            return str(context["error"])
+        case "missing":
+            return "is missing"
+        case "extra_forbidden":
+            keys = list(_model_at(error["loc"]).model_fields)
+            meant = difflib.get_close_matches(str(error["loc"][-1]), keys, 1)
+            return (
+                f"is no key here; did you mean {meant[0]}?" if meant else f"is no key; the keys are {', '.join(keys)}"
+            )
+        case "greater_than_equal":
+            return f"must be at least {context['ge']:,}, not {value}"
+        case "less_than_equal":
+            return f"must be at most {context['le']:,}, not {value}"
+        case "too_short":
+            return "must name one at least"
+        case "literal_error":
+            return f"must be {context['expected']}, not {value}"
+        case "int_type":
+            return f"must be a whole number, not {value}"
+        case "string_type":
+            return f"must be text, not {value}"
+        case "list_type":
+            return f"must be a list, not {value}"
+        case "dict_type" | "model_type":
+            return f"must be a mapping of keys, not {value}"
+    return f"{error['msg']}, not {value}"
+
+
+def _model_at(key: Key) -> type[BaseModel]:
+    """The model that the last part of this key belongs to."""
+    sections: dict[Any, type[BaseModel]] = {
+        "streams": StreamSpec,
+        "applications": ApplicationSpec,
+        "pipelines": PipelineSpec,
+    }
+    return Spec if len(key) == 1 else Retention if len(key) == 4 else sections[key[0]]
+
+
+def _check_spec(spec: Spec, mistakes: Mistakes) -> None:
+    """Blame what is wrong with the spec as a whole."""
+    for section, kind in (("streams", "a stream"), ("applications", "an application"), ("pipelines", "a pipeline")):
+        for name in getattr(spec, section):
+            try:
+                check_name(kind, name)
+            except TidingsError as error:
+                mistakes.blame((section, name), str(error))
+    folder = mistakes.path.absolute().parent
+    homes: dict[str, str] = {}
+    for name, stream in spec.streams.items():
+        first = homes.setdefault(resolve_log(stream.log, folder), name)
+        if first != name:
+            mistakes.blame(("streams", name, "log"), f"is the log of stream {first!r} too; each stream has its own")
+    for name, application in spec.applications.items():
+        for at, stream_name in enumerate(application.streams):
+            if stream_name in application.streams[:at]:
+                mistakes.blame(("applications", name, "streams", at), f"names stream {stream_name!r} twice")
+        if isinstance(application.start, dict):
+            for stream_name in application.start.keys() - set(application.streams):
+                mistakes.blame(("applications", name, "start", stream_name), "is none of the application's streams")
+    for name, pipeline in spec.pipelines.items():
+        if pipeline.output in pipeline.input:
+            mistakes.blame(("pipelines", name, "output"), f"stream {pipeline.output!r} is the pipeline's input too")
