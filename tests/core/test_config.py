@@ -186,10 +186,8 @@ def test_names_are_taken_as_they_are_written(tmp_path: Path) -> None:
             ["2: applications.x.start: -5 is no position: seq or index is out of range"],
         ),
         (
-            "applications:\n  a b: {streams: [a]}\n",
-            [
-                "2: applications.a b: 'a b' is no name for an application: use 1 to 128 letters, digits, '.', '_' and '-'"
-            ],
+            "applications:\n  é: {streams: [a]}\n",
+            ["2: applications.é: 'é' is no name for an application: use 1 to 128 letters, digits, '.', '_' and '-'"],
         ),
         ("pipelines:\n  p: {input: a, output: b}\n", ["2: pipelines.p.stage: is missing"]),
         ("pipelines:\n  p: {input: [], stage: s, output: b}\n", ["2: pipelines.p.input: must name one at least"]),

@@ -1,0 +1,151 @@
+"""The `tidings` command, and the same from Python: `tidings.cli.main(["streams", "list"])` gives the exit code.
+
+Exit codes: 0 done, 1 failed, 2 bad usage, 130 interrupted, 143 terminated. An error that tidings raises on purpose is
+one sentence on stderr; any other is a bug, and shows its trace.
+
+This package imports nothing heavy: Spark, Delta and ZooKeeper come in with the command that needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from tidings import __version__
+from tidings.cli.apply import EXAMPLES as APPLY_EXAMPLES
+from tidings.cli.apply import apply_command
+from tidings.cli.doctor import doctor_command
+from tidings.cli.jars import jars_command
+from tidings.cli.plugins import plugins_command
+from tidings.cli.streams import streams
+from tidings.cli.zookeeper import zookeeper_command
+from tidings.errors import TidingsError
+
+EXAMPLES = """\b
+Examples:
+  tidings doctor                                  is this machine ready?
+  tidings zookeeper                               a ZooKeeper for development
+  tidings streams create contacts --log delta:/data/contacts
+  echo '{"object": "alice", "version": 1}' | tidings streams publish contacts
+  tidings streams tail contacts --from earliest
+  tidings apply tidings.yml --dry-run
+
+\b
+Environment:
+  TIDINGS_ZOOKEEPER              the cluster's address, when --zookeeper does not name it
+  TIDINGS_ZOOKEEPER_CREDENTIALS  user:password for ZooKeeper; never on the command line, where others could see it
+  NO_COLOR                       when set, nothing is coloured
+"""
+
+# Plain help and errors: one sentence a line can be searched, logged and read aloud; a box drawn around it cannot.
+app = typer.Typer(
+    name="tidings", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, epilog=EXAMPLES
+)
+app.command("apply", short_help="Make the cluster as a tidings.yml says.", epilog=APPLY_EXAMPLES)(apply_command)
+app.add_typer(streams, name="streams")
+app.command("plugins", short_help="List the logs and stages that are installed.")(plugins_command)
+app.command("doctor", short_help="Is this machine ready, and if not, what to do?")(doctor_command)
+app.command("jars", short_help="Fetch the jars that Spark needs, once.")(jars_command)
+app.command("zookeeper", short_help="Run a ZooKeeper in the foreground, for development.")(zookeeper_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tidings {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _tidings(
+    context: typer.Context,
+    verbose: Annotated[
+        int,
+        typer.Option(
+            "--verbose", "-v", count=True, show_default=False, help="Log more to stderr; twice: ZooKeeper too."
+        ),
+    ] = 0,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Publish/subscribe for people who run Spark."""
+    context.with_resource(_logging(verbose))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command as the shell would, with `sys.argv` if no arguments are given; the exit code."""
+    hook = sys.excepthook
+    try:
+        with _terminable():
+            app(arguments, prog_name="tidings")
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except TidingsError as error:
+        for line in str(error).splitlines():
+            typer.echo(f"error: {line}", err=True)
+        code = 1
+    finally:
+        sys.excepthook = hook  # typer put its own there, for the whole process
+    return _flushed(code)
+
+
+def _flushed(code: int) -> int:
+    """The exit code, once all output is out; a reader that went away, as `head` does, is no reason for a trace."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python flushes again when it ends, and would complain then.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code or 1
+    return code
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM unwind the stack as Ctrl-C does, so that sessions are closed and what is durable is reported."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    if ours:
+        signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextlib.contextmanager
+def _logging(verbose: int) -> Iterator[None]:
+    """Log to stderr while a command runs: our warnings; not kazoo's, because we tell its errors in our own words."""
+    handler = logging.StreamHandler(sys.stderr)
+    formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
+    formatter.converter = time.gmtime
+    handler.setFormatter(formatter)
+    levels = {
+        "tidings": [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)],
+        "tidings_connectors": [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)],
+        "kazoo": [logging.CRITICAL, logging.CRITICAL, logging.DEBUG][min(verbose, 2)],
+    }
+    before = {name: logging.getLogger(name).level for name in levels}
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+        logging.getLogger(name).addHandler(handler)
+    try:
+        yield
+    finally:
+        for name, level in before.items():
+            logging.getLogger(name).setLevel(level)
+            logging.getLogger(name).removeHandler(handler)

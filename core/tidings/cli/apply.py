@@ -1,0 +1,65 @@
+"""`tidings apply`: make the cluster as a `tidings.yml` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidings.cli.options import Json, Timeout, ZooKeeper, connected
+from tidings.cli.output import note, print_json, print_table
+
+EXAMPLES = """\b
+Examples:
+  tidings apply --dry-run              what would be done, for the tidings.yml of this folder or one above
+  tidings apply project/tidings.yml    do it
+"""
+
+
+def apply_command(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="FILE",
+            help="The file; else tidings.yml or tidings.yaml in this folder, or the nearest one above.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Create the streams of a tidings.yml and define its applications; its pipelines are checked.
+
+    The whole file is checked, and compared with the cluster, before anything is written. Nothing is dropped. The
+    cluster is the one that --zookeeper names, else TIDINGS_ZOOKEEPER, else the file.
+    """
+    from tidings.cli.plan import execute, plan
+    from tidings.config import find, load
+
+    path = file or find(Path.cwd())
+    spec = load(Path(path.name) if path.parent == Path.cwd() else path)
+    with connected(zookeeper, timeout, fallback=spec.zookeeper) as cluster:
+        actions = plan(spec, cluster)
+        done = []
+        try:
+            for action in actions:
+                if not dry_run:
+                    execute(action, cluster)
+                done.append(action)
+        finally:
+            # What was done before a step failed is done: the reader of the error must know.
+            if json:
+                listed = [{"kind": a.kind, "name": a.name, "action": a.verb, "detail": a.detail} for a in done]
+                print_json(
+                    {"file": str(spec.path), "zookeeper": cluster.address, "dry_run": dry_run, "actions": listed}
+                )
+            else:
+                print_table(["ACTION", "KIND", "NAME", "DETAIL"], [(a.verb, a.kind, a.name, a.detail) for a in done])
+    if not json:
+        changes = sum(action.verb in ("create", "change") for action in actions)
+        note(f"{changes} to do; nothing was done (--dry-run)" if dry_run else f"{changes} done")
+        if spec.pipelines:
+            note("pipelines were checked only; apply does not start them")

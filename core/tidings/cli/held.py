@@ -1,0 +1,36 @@
+"""What a log holds, shard by shard, as `describe` and `truncate` show it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidings.logs import Log
+
+Held = dict[str, Any]
+
+
+def held(log: Log) -> list[Held]:
+    """For each shard: `floor`, the first seq that is held; `head`, the newest; `updates`, how many are held.
+
+    What is not known, or is not there, is None: an empty shard has no floor, and only our own logs, whose seqs are
+    dense, tell how many updates lie between two of them.
+    """
+    from tidings.logs import WritableLog
+
+    dense = isinstance(log, WritableLog)
+    return [
+        {
+            "shard": shard,
+            "floor": None if bounds.empty else bounds.floor.seq + 1 if dense else bounds.floor.seq,
+            "head": None if bounds.head.seq < 0 else bounds.head.seq,
+            "updates": max(0, bounds.head.seq - bounds.floor.seq) if dense else 0 if bounds.empty else None,
+        }
+        for shard, bounds in sorted(log.bounds().items())
+    ]
+
+
+def total(shards: list[Held]) -> int | None:
+    """The updates held in all shards, None if any shard's are not known."""
+    counts = [shard["updates"] for shard in shards]
+    return None if None in counts else sum(counts)

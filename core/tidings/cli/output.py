@@ -1,0 +1,81 @@
+"""What commands print: results to stdout, as a table for people or as JSON for programs; everything else to stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+UNKNOWN = "-"
+
+
+def print_json(value: Any) -> None:
+    """A JSON document on stdout, indented on a terminal, on one line otherwise."""
+    typer.echo(json.dumps(value, ensure_ascii=not speaks_utf8(), indent=2 if sys.stdout.isatty() else None))
+
+
+def speaks_utf8() -> bool:
+    """Whether stdout takes any text; if not, JSON is written in ASCII."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table on stdout; numbers stand to the right, None is `-`. It is never cut off where a program reads it."""
+    from rich.table import Table
+
+    rows = [list(row) for row in rows]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for at, column in enumerate(columns):
+        values = [row[at] for row in rows if row[at] is not None]
+        numeric = bool(values) and all(isinstance(value, int) for value in values)
+        table.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*map(cell, row))
+    console().print(table)
+
+
+def cell(value: Any) -> str:
+    """A value as a person reads it.
+
+    >>> cell(None), cell(1234567), cell("contacts")
+    ('-', '1,234,567', 'contacts')
+    """
+    if value is None:
+        return UNKNOWN
+    return f"{value:,}" if isinstance(value, int) else printable(str(value))
+
+
+def printable(text: str) -> str:
+    r"""The text with line ends, and whatever else a terminal would obey, made visible.
+
+    >>> print(printable("red: \x1b[31m"))
+    red: \x1b[31m
+    """
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that takes text as it is; it is as wide as it needs to be where no terminal sets a width."""
+    from rich.console import Console
+
+    file = sys.stderr if stderr else sys.stdout
+    return Console(file=file, width=None if file.isatty() else 10_000, markup=False, highlight=False, emoji=False)
+
+
+def note(message: str) -> None:
+    """A sentence on stderr, for the person who runs the command."""
+    typer.echo(message, err=True)
+
+
+def refuse(message: str) -> typer.Exit:
+    """Say why the command cannot be run as it was typed; to be raised, `raise refuse(...)`: the exit code is 2."""
+    note(f"error: {message}")
+    return typer.Exit(2)

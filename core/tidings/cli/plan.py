@@ -1,0 +1,159 @@
+"""What `tidings apply` does: `plan` compares a `tidings.yml` with a cluster, `execute` carries one step out.
+
+>>> Action("stream", "contacts", "create").verb
+'create'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidings.config import ApplicationSpec, Key, Mistakes, Spec
+from tidings.errors import InvalidConfig, LogMismatch, TidingsError
+from tidings.logs import open_log, split_address
+from tidings.plugins import load
+from tidings.streams import StreamDefinition
+
+if TYPE_CHECKING:
+    from tidings.cluster import Cluster
+
+Streams = Mapping[str, StreamDefinition]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One step of a plan. `before` and `after` are what the cluster knows of the thing, None if nothing."""
+
+    kind: Literal["stream", "application", "pipeline"]
+    name: str
+    verb: Literal["create", "change", "unchanged", "checked"]
+    detail: str = ""
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+
+
+def plan(spec: Spec, cluster: Cluster) -> list[Action]:
+    """What is to be done to make the cluster as the spec says; only reads. `InvalidConfig` if it cannot be done.
+
+    Nothing is ever dropped: what the cluster has and the file does not name stays as it is.
+    """
+    mistakes = spec.mistakes()
+    there = {stream.name: stream.definition for stream in cluster.streams()}
+    wanted = {definition.name: definition for definition in spec.definitions()}
+    streams = {**there, **wanted}
+    actions = [_plan_stream(definition, there, mistakes) for definition in wanted.values()]
+    for name, application in spec.applications.items():
+        _check_application(application, streams, ("applications", name), mistakes)
+        actions.append(_plan_application(name, application, cluster))
+    for name, pipeline in spec.pipelines.items():
+        for at, stream in enumerate(pipeline.input):
+            _check_stream(stream, streams, ("pipelines", name, "input", at), mistakes)
+        _check_stream(pipeline.output, streams, ("pipelines", name, "output"), mistakes)
+        _check_plugin("tidings.stages", pipeline.stage, ("pipelines", name, "stage"), mistakes)
+        detail = f"{', '.join(pipeline.input)} → {pipeline.stage} → {pipeline.output}"
+        actions.append(Action("pipeline", name, "checked", detail))
+    mistakes.check()
+    return actions
+
+
+def execute(action: Action, cluster: Cluster) -> None:
+    """Carry one step out, if the cluster still is as it was when the plan was made."""
+    if action.after is None or action.verb in ("unchanged", "checked"):
+        return
+    if action.kind == "stream" and action.verb == "create":
+        new = StreamDefinition.from_json(action.after)
+        limits = {"retention_seconds": new.retention_seconds, "retention_bytes": new.retention_bytes}
+        cluster.create_stream(new.name, new.shards, new.log, **limits)
+        return
+    place = (f"{action.kind}s", action.name)
+    if _known(cluster, *place) != action.before:
+        raise InvalidConfig(f"{action.kind} {action.name!r} was changed since the plan was made: apply again")
+    cluster.coordination.write(action.after, *place)
+
+
+def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -> Action:
+    key = ("streams", wanted.name)
+    known = there.get(wanted.name)
+    after = wanted.to_json()
+    if known is None:
+        _check_new_log(wanted, there, (*key, "log"), mistakes)
+        return Action("stream", wanted.name, "create", f"{wanted.shards} shards in {wanted.log}", None, after)
+    if known.shards != wanted.shards:
+        mistakes.blame((*key, "shards"), f"the stream has {known.shards} shards; that cannot become {wanted.shards}")
+    if known.log != wanted.log:
+        mistakes.blame((*key, "log"), f"the stream's log is {known.log}; that cannot become {wanted.log}")
+    if known == wanted:
+        return Action("stream", wanted.name, "unchanged", "", after, after)
+    changes = [
+        f"{word} {_limit(old)} → {_limit(new)}"
+        for word, old, new in (
+            ("seconds kept", known.retention_seconds, wanted.retention_seconds),
+            ("bytes kept", known.retention_bytes, wanted.retention_bytes),
+        )
+        if old != new
+    ]
+    return Action("stream", wanted.name, "change", ", ".join(changes), known.to_json(), after)
+
+
+def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:
+    for other in there.values():
+        if other.log == wanted.log:
+            mistakes.blame(key, f"is the log of stream {other.name!r} in this cluster; each stream has its own")
+    if not _check_plugin("tidings.logs", split_address(wanted.log)[0], key, mistakes):
+        return
+    try:
+        open_log(wanted).close()
+    except LogMismatch as error:
+        mistakes.blame(key, str(error))
+    except TidingsError:
+        pass  # there is no log yet, as it should be; if it cannot be made, that shows when it is
+
+
+def _plan_application(name: str, application: ApplicationSpec, cluster: Cluster) -> Action:
+    before = _known(cluster, "applications", name)
+    after = {"name": name, **application.model_dump()}
+    detail = f"reads {', '.join(application.streams)}"
+    if before is None:
+        return Action("application", name, "create", detail, None, after)
+    changed = [key for key in after if after[key] != before.get(key)]
+    if not changed:
+        return Action("application", name, "unchanged", "", before, after)
+    return Action("application", name, "change", ", ".join(changed), before, after)
+
+
+def _check_application(application: ApplicationSpec, streams: Streams, key: Key, mistakes: Mistakes) -> None:
+    for at, stream in enumerate(application.streams):
+        _check_stream(stream, streams, (*key, "streams", at), mistakes)
+    starts: dict[str, dict[str, Any]] = application.start if isinstance(application.start, dict) else {}
+    for stream, positions in starts.items():
+        for shard in positions:
+            if stream in streams and int(shard) >= streams[stream].shards:
+                shards = streams[stream].shards
+                mistakes.blame((*key, "start", stream, shard), f"the stream has shards 0 to {shards - 1}")
+
+
+def _check_stream(name: str, streams: Streams, key: Key, mistakes: Mistakes) -> None:
+    if name not in streams:
+        there = ", ".join(sorted(streams)) or "none"
+        mistakes.blame(key, f"there is no stream {name!r}, neither in this file nor in the cluster (streams: {there})")
+
+
+def _check_plugin(group: str, name: str, key: Key, mistakes: Mistakes) -> bool:
+    try:
+        load(group, name)
+    except TidingsError as error:
+        mistakes.blame(key, str(error))
+        return False
+    return True
+
+
+def _known(cluster: Cluster, *place: str) -> dict[str, Any] | None:
+    """What the cluster knows, without the mark of the format that it is written in."""
+    value = cluster.coordination.read(*place)
+    return None if value is None else {key: one for key, one in value.items() if key != "version"}
+
+
+def _limit(value: int | None) -> str:
+    return "without limit" if value is None else f"{value:,}"

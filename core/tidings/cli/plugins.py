@@ -1,0 +1,33 @@
+"""`tidings plugins`: what is installed, and whether it works."""
+
+from __future__ import annotations
+
+from tidings.cli.options import Json
+from tidings.cli.output import print_json, print_table
+
+
+def plugins_command(json: Json = False) -> None:
+    """List the logs and stages that are installed, each tried once; one that does not work says why."""
+    from tidings.plugins import installed
+
+    plugins = installed()
+    if json:
+        print_json(
+            [
+                {
+                    "kind": plugin.kind,
+                    "name": plugin.name,
+                    "package": plugin.distribution,
+                    "target": plugin.target,
+                    "state": "broken" if plugin.problem else "ready",
+                    "problem": plugin.problem,
+                }
+                for plugin in plugins
+            ]
+        )
+        return
+    rows = [
+        (plugin.kind, plugin.name, plugin.distribution, f"broken: {plugin.problem}" if plugin.problem else "ready")
+        for plugin in plugins
+    ]
+    print_table(["KIND", "NAME", "PACKAGE", "STATE"], rows)

@@ -1,0 +1,140 @@
+"""`tidings streams`: make, show and drop streams, and what is in them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tidings.cli.held import Held, held, total
+from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, size
+from tidings.cli.output import cell, note, print_json, print_table, refuse
+from tidings.cli.publish import EXAMPLES as PUBLISH_EXAMPLES
+from tidings.cli.publish import publish_command
+from tidings.cli.tail import EXAMPLES as TAIL_EXAMPLES
+from tidings.cli.tail import tail_command
+from tidings.cli.truncate import EXAMPLES as TRUNCATE_EXAMPLES
+from tidings.cli.truncate import truncate_command
+from tidings.errors import TidingsError
+
+streams = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Make, show and drop streams; publish and read."
+)
+
+
+@streams.command("list")
+def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+    """List the streams of the cluster."""
+    with connected(zookeeper, timeout) as cluster:
+        definitions = [stream.definition for stream in cluster.streams()]
+    if json:
+        print_json([definition.to_json() for definition in definitions])
+        return
+    rows = [(one.name, one.shards, one.log, one.retention_seconds, one.retention_bytes) for one in definitions]
+    print_table(["STREAM", "SHARDS", "LOG", "SECONDS KEPT", "BYTES KEPT"], rows)
+
+
+@streams.command(
+    "create",
+    epilog="""\b
+Examples:
+  tidings streams create contacts --shards 16 --log delta:/data/contacts
+  tidings streams create clicks --log delta:clicks --retention-age P7D --retention-size 10GiB
+""",
+)
+def create_command(
+    name: Name,
+    log: Annotated[
+        str,
+        typer.Option(
+            metavar="SCHEME:PLACE",
+            help="Where its updates live, as in delta:FOLDER; a relative folder starts at the working directory.",
+            show_default=False,
+        ),
+    ],
+    shards: Annotated[int, typer.Option(metavar="N", help="How many shards; it cannot be changed later.")] = 16,
+    retention_age: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DURATION", parser=duration, help="Keep updates this long, as in P7D or PT12H.", show_default=False
+        ),
+    ] = None,
+    retention_size: Annotated[
+        int | None,
+        typer.Option(metavar="SIZE", parser=size, help="Keep this much, as in 10GiB or 500MB.", show_default=False),
+    ] = None,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Make a stream. One that is there with this very definition is left as it is."""
+    from tidings.config import resolve_log
+
+    place = resolve_log(log, Path.cwd())
+    with connected(zookeeper, timeout) as cluster:
+        limits = {"retention_seconds": retention_age, "retention_bytes": retention_size}
+        stream = cluster.create_stream(name, shards, place, **limits)
+    if json:
+        print_json(stream.definition.to_json())
+    else:
+        note(f"stream {name!r} has {shards} shards in {place}")
+
+
+@streams.command("describe", short_help="Show a stream, and what its log holds of each shard.")
+def describe_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+    """Show a stream's definition, and what its log holds of each shard.
+
+    FLOOR is the first update that is held, HEAD the newest; `-` stands where there is none, or it is not known.
+    """
+    with connected(zookeeper, timeout) as cluster:
+        stream = cluster.stream(name)
+    problem: TidingsError | None = None
+    shards: list[Held]
+    try:
+        shards = held(stream.log)
+    except TidingsError as error:  # the definition is worth showing all the same
+        problem = error
+        shards = [{"shard": shard, "floor": None, "head": None, "updates": None} for shard in range(stream.shards)]
+    definition = stream.definition.to_json()
+    if json:
+        print_json({**definition, "held": shards})
+    else:
+        for key, value in definition.items():
+            typer.echo(f"{key.replace('_', ' '):<18} {cell(value)}")
+        typer.echo(f"{'updates held':<18} {cell(total(shards))}\n")
+        print_table(["SHARD", "FLOOR", "HEAD", "UPDATES"], [list(shard.values()) for shard in shards])
+    if problem:
+        raise problem
+
+
+@streams.command("drop", short_help="Drop a stream; its updates too, with --purge.")
+def drop_command(
+    name: Name,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete its updates too; otherwise its log stays.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Drop a stream from the cluster. Asks first; where nobody can answer, --yes must be given."""
+    if not yes and not sys.stdin.isatty():
+        raise refuse("drop asks before it drops, and there is no terminal to ask on: add --yes")
+    with connected(zookeeper, timeout) as cluster:
+        stream = cluster.stream(name)
+        log = stream.definition.log
+        loss = f"with all updates in {log}" if purge else f"and leave its log in {log}"
+        if not yes and not typer.confirm(f"Drop stream {name!r} {loss}?", err=True):
+            note("nothing was dropped")
+            raise typer.Exit(1)
+        cluster.drop_stream(name, purge=purge)
+    if json:
+        print_json({"dropped": name, "log": log, "purged": purge})
+    else:
+        note(f"stream {name!r} is dropped{f', with all updates in {log}' if purge else f'; its log stays in {log}'}")
+
+
+streams.command("publish", epilog=PUBLISH_EXAMPLES)(publish_command)
+streams.command("tail", epilog=TAIL_EXAMPLES)(tail_command)
+streams.command("truncate", epilog=TRUNCATE_EXAMPLES)(truncate_command)

@@ -1,0 +1,119 @@
+"""`tidings streams truncate`: let go of old updates now, beside what retention does by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidings.cli.held import Held, held, total
+from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, positions, size
+from tidings.cli.output import cell, note, print_json, print_table, refuse
+from tidings.errors import InvalidOption, InvalidPosition
+
+if TYPE_CHECKING:
+    from tidings.logs import WritableLog
+    from tidings.positions import Positions
+
+EXAMPLES = """\b
+Examples:
+  tidings streams truncate contacts --older-than P7D --dry-run
+  tidings streams truncate contacts --older-than P7D --execute
+  tidings streams truncate contacts --larger-than 10GiB --execute
+  tidings streams truncate contacts --before '{"0": 1200, "1": 900}' --execute
+"""
+
+
+def truncate_command(
+    name: Name,
+    before: Annotated[
+        Any,
+        typer.Option(
+            metavar="JSON",
+            parser=positions,
+            help='Let go of updates before these positions, {"SHARD": SEQ, ...}; other shards keep theirs.',
+            show_default=False,
+        ),
+    ] = None,
+    older_than: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DURATION",
+            parser=duration,
+            help="Let go of updates older than this, as in P7D.",
+            show_default=False,
+        ),
+    ] = None,
+    larger_than: Annotated[
+        int | None,
+        typer.Option(
+            metavar="SIZE",
+            parser=size,
+            help="Let go of the oldest updates beyond this size, as in 10GiB.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is held, and let go of nothing.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Let go of old updates. Takes one of --before, --older-than, --larger-than, and --dry-run or --execute.
+
+    Whole files are let go of: an update that shares a file with later ones stays until those may go too. The table
+    shows what the log holds, read again after the truncation.
+    """
+    if sum(option is not None for option in (before, older_than, larger_than)) != 1:
+        raise refuse("truncate takes exactly one of --before, --older-than and --larger-than")
+    if dry_run == execute:
+        raise refuse("truncate takes either --dry-run, to see what is held, or --execute, to let go of it")
+    with connected(zookeeper, timeout) as cluster:
+        stream = cluster.stream(name)
+    log = stream.writable_log
+    was = held(log)
+    if before is not None:
+        _check_before(before, was)
+    if execute:
+        _truncate(log, before, older_than, larger_than)
+    now = held(log) if execute else None
+    _show(name, was, now, json)
+
+
+def _check_before(before: Positions, shards: list[Held]) -> None:
+    """Refuse positions that the stream has not reached: such a typing error would empty it."""
+    heads = {shard["shard"]: -1 if shard["head"] is None else shard["head"] for shard in shards}
+    for shard, position in before.items():
+        if shard not in heads:
+            raise InvalidPosition(f"there is no shard {shard}: the stream has shards 0 to {len(heads) - 1}")
+        if position.seq > heads[shard] + 1 == 0:
+            raise InvalidPosition(f"shard {shard} has no update yet, so none before {position.seq:,}")
+        if position.seq > heads[shard] + 1:
+            raise InvalidPosition(f"shard {shard} ends at {heads[shard]:,}: there is no update {position.seq:,} yet")
+
+
+def _truncate(log: WritableLog, before: Positions | None, seconds: int | None, size: int | None) -> None:
+    if before is not None:
+        log.truncate(before)
+        return
+    retain = getattr(log, "retain", None)
+    if retain is None:
+        raise InvalidOption(f"{type(log).__name__} truncates by position only: use --before")
+    retain(max_age=seconds, max_bytes=size)
+
+
+def _show(name: str, was: list[Held], now: list[Held] | None, json: bool) -> None:
+    if json:
+        print_json({"stream": name, "executed": now is not None, "before": was, "after": now})
+        return
+    columns = ["SHARD", "FLOOR", "HEAD", "UPDATES"]
+    if now is None:
+        print_table(columns, [list(shard.values()) for shard in was])
+        note(f"{cell(total(was))} updates are held; nothing was let go of (--dry-run)")
+        return
+    rows = [
+        (old["shard"], old["floor"], new["floor"], new["head"], old["updates"], new["updates"])
+        for old, new in zip(was, now, strict=True)
+    ]
+    print_table(["SHARD", "FLOOR BEFORE", "FLOOR AFTER", "HEAD", "UPDATES BEFORE", "UPDATES AFTER"], rows)
+    note(f"{cell(total(was))} updates were held, {cell(total(now))} are held now")
