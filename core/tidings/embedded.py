@@ -1,0 +1,476 @@
+"""ZooKeeper as a child process, from PySpark's own jars: for development, tests, demos and single machines.
+
+Nothing is downloaded, and the server answers within a second. A small supervising process (`_supervise`) runs it, so
+that it ends with the program that started it, however that one ends.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import errno
+import importlib.util
+import json
+import logging
+import os
+import posixpath
+import re
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from tidings import _supervise, java
+from tidings.errors import EmbeddedFailed, InvalidOption
+
+LOG = "zookeeper.log"
+
+_logger = logging.getLogger(__name__)
+
+# Only what the server loads: with all of PySpark's jars on the class path it starts in twice the time. Netty, Snappy
+# and commons-io are there because classes in use refer to theirs.
+_JARS = (
+    *("zookeeper", "zookeeper-jute", "slf4j-api", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "metrics-core"),
+    *("snappy-java", "commons-io", "netty-buffer", "netty-common", "netty-handler", "netty-transport"),
+)
+
+_JVM = (
+    *("-Xms16m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"),
+    *("-XX:+ExitOnOutOfMemoryError", "-XX:ErrorFile=./jvm-crash.log", "-Dfile.encoding=UTF-8"),
+    "-Dlog4j2.configurationFile=./log4j2.properties",
+)
+
+# These are meant for the JVMs of Spark: a debugger's port or a large heap has no place here.
+_NOT_FOR_US = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
+
+# Paths are relative to the folder, which is where the server runs: so no character in the folder's name needs escaping.
+# Sessions of one second are allowed, because tests of failover would wait for longer ones. A transaction log takes 4 MB
+# at first, not 64. `conf` tells which server it is that answers.
+_ZOO_CFG = """\
+tickTime=500
+minSessionTimeout=1000
+maxSessionTimeout=120000
+dataDir=./data
+preAllocSize=4096
+autopurge.snapRetainCount=3
+autopurge.purgeInterval=1
+clientPort={port}
+clientPortAddress={host}
+maxClientCnxns=1000
+maxCnxns=2000
+admin.enableServer=false
+4lw.commands.whitelist=srvr,ruok,conf
+"""
+
+# ServerCnxn complains with a stack trace when it is asked for its state before it has read its data, as `start` does.
+_LOG4J = f"""\
+status=error
+appender.file.type=RollingFile
+appender.file.name=file
+appender.file.fileName={LOG}
+appender.file.filePattern={LOG}.%i
+appender.file.layout.type=PatternLayout
+appender.file.layout.pattern=%d{{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}}{{UTC}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type=Policies
+appender.file.policies.size.type=SizeBasedTriggeringPolicy
+appender.file.policies.size.size=4MB
+appender.file.strategy.type=DefaultRolloverStrategy
+appender.file.strategy.max=2
+rootLogger.level=warn
+rootLogger.appenderRef.file.ref=file
+logger.connection.name=org.apache.zookeeper.server.ServerCnxn
+logger.connection.level=off
+"""
+
+
+class _PortTaken(Exception):
+    """Someone else listens on the port that was chosen."""
+
+
+class EmbeddedZooKeeper:
+    """A ZooKeeper server of one's own, which keeps its data in `folder` and ends with this process.
+
+    `port` 0 takes a free one, and the same one again after `stop` and `start` if it is still free. Only this machine
+    can connect, unless `host` says otherwise. The data outlives the server: another one on the same folder finds it
+    again. One folder has one server at a time.
+
+    It also ends when this process is killed, or crashes, and does not end by the Ctrl-C that is meant for this process.
+    In a process forked from this one, `stop` does nothing: the server belongs to the process that started it.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder, EmbeddedZooKeeper(folder) as server:
+    ...     server.address.startswith("127.0.0.1:")
+    True
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], port: int = 0, host: str = "127.0.0.1") -> None:
+        if not 0 <= port <= 65535:
+            raise InvalidOption(f"A port is a number from 0 to 65535, not {port}.")
+        if not re.fullmatch(r"[A-Za-z0-9_.:-]+", host):
+            raise InvalidOption(f"'{host}' is not a host name or an address to listen on.")
+        self._folder = Path(os.path.realpath(folder))
+        self._host = host
+        self._wanted_port = port
+        self._port = port
+        self._process: _Child | None = None
+        self._pid = 0
+        self._owner = 0
+        self._lock = threading.RLock()
+
+    @property
+    def folder(self) -> Path:
+        """Where the data, the configuration and the log are."""
+        return self._folder
+
+    @property
+    def address(self) -> str:
+        """What a client on this machine connects to, such as `127.0.0.1:41231`."""
+        self._require_started()
+        return self._address
+
+    @property
+    def pid(self) -> int:
+        """The process id of the server itself."""
+        self._require_started()
+        return self._pid
+
+    def start(self, timeout: float = 30.0) -> None:
+        """Start the server, and return when it answers; nothing happens if it runs already.
+
+        Raises `EmbeddedFailed` if it cannot start or does not answer in `timeout` seconds, and then leaves no process
+        behind; `JavaMissing` if there is no Java to run it on.
+        """
+        with self._lock:
+            if self._running():
+                return
+            self.stop()  # what is left of one that ended by a fault
+            self._process = None
+            command = [str(java.find().path), "-cp", _class_path(), *_JVM]
+            command += ["org.apache.zookeeper.server.ZooKeeperServerMain", "./zoo.cfg"]
+            deadline = time.monotonic() + timeout
+            for attempts_left in (2, 1, 0):
+                try:
+                    self._port = _usable_port(self._host, self._port)
+                    self._start(command, deadline)
+                except _PortTaken:
+                    if self._wanted_port or not attempts_left:
+                        holder = self._holder()
+                        if holder is not None:
+                            raise EmbeddedFailed(_in_use(self._folder, holder.get("address"))) from None
+                        raise EmbeddedFailed(
+                            f"Port {self._port} on {self._host} is in use by another program: stop that one, or choose "
+                            "another port (0 takes a free one)."
+                        ) from None
+                    self._port = 0
+                else:
+                    break
+            _logger.info("ZooKeeper runs at %s in %s (pid %d)", self._address, self._folder, self._pid)
+
+    def stop(self) -> None:
+        """Stop the server, and return when its processes are gone; nothing happens if it does not run."""
+        if self._owner != os.getpid():
+            return  # before taking the lock, which another thread may have held while this process was forked off
+        with self._lock:
+            process = self._process
+            if process is None:
+                return
+            process.signal(signal.SIGTERM)
+            if process.wait(_supervise.GRACE + 5) is None:
+                process.signal(signal.SIGKILL)
+                process.wait()
+            if process.code() != 0:
+                self._end_orphan()
+            self._process = None
+            atexit.unregister(self.stop)
+            _logger.info("ZooKeeper at %s has stopped", self._address)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the server ends by itself, which is a fault: `EmbeddedFailed`.
+
+        Returns when the timeout has passed, or when another thread has stopped the server.
+        """
+        process = self._process
+        self._require_started()
+        code = process.wait(timeout) if process else None
+        with self._lock:
+            if code is not None and self._process is process:
+                raise EmbeddedFailed(f"The embedded ZooKeeper in {self._folder} has ended with exit code {code}.")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @property
+    def _connectable(self) -> str:
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)
+
+    @property
+    def _address(self) -> str:
+        host = self._connectable
+        return f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
+
+    def _running(self) -> bool:
+        return self._process is not None and self._owner == os.getpid() and self._process.code() is None
+
+    def _require_started(self) -> None:
+        if self._process is None:
+            raise EmbeddedFailed(f"The embedded ZooKeeper in {self._folder} does not run: start it first.")
+
+    def _start(self, command: list[str], deadline: float) -> None:
+        log_before = _size(self._folder / LOG)
+        spec = {
+            "parent": os.getpid(),
+            "folder": str(self._folder),
+            "address": self._address,
+            "files": {"zoo.cfg": _ZOO_CFG.format(port=self._port, host=self._host), "log4j2.properties": _LOG4J},
+            "command": command,
+        }
+        self._owner = os.getpid()
+        self._pid = 0
+        atexit.register(self.stop)
+        try:
+            process = self._spawn([sys.executable, "-I", "-S", _supervise.__file__, json.dumps(spec)])
+            report = _report(process, deadline)
+            if "in_use" in report:
+                raise EmbeddedFailed(_in_use(self._folder, report["in_use"]))
+            if "folder" in report:
+                raise EmbeddedFailed(
+                    f"The embedded ZooKeeper cannot use the folder {self._folder}: {report['folder']}. Choose one that "
+                    "can be written to."
+                )
+            if "pid" not in report:
+                raise EmbeddedFailed(f"The embedded ZooKeeper could not be run: {report.get('other')}")
+            self._pid = report["pid"]
+            self._await_answer(process, deadline, log_before)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _spawn(self, command: list[str]) -> _Child:
+        """Run the supervisor, and know it even if this is interrupted.
+
+        A KeyboardInterrupt, or what else a signal handler raises, comes in the main thread. In the midst of making a
+        Popen it would lose a process that runs already; so another thread makes it.
+        """
+
+        def run() -> None:
+            try:
+                self._process = _Child(command)
+            except OSError as error:
+                failures.append(error)
+
+        failures: list[OSError] = []
+        thread = threading.Thread(target=run, name="tidings-embedded-spawn")
+        thread.start()
+        try:
+            thread.join()
+        except BaseException:
+            thread.join()
+            raise
+        if self._process is None:
+            raise EmbeddedFailed(f"The embedded ZooKeeper could not be run: {failures[0]}")
+        return self._process
+
+    def _await_answer(self, process: _Child, deadline: float, log_before: int) -> None:
+        ours = _plain(os.fsencode(self._folder / "data" / "version-2"))
+        folder, patience = None, 0.05
+        while True:
+            try:
+                folder = _data_folder(self._connectable, self._port, patience)
+            except TimeoutError:
+                # It was asked too early, and then it never answers; or the machine is slow.
+                patience = min(5.0, patience * 2)
+            if folder == ours:  # and not another ZooKeeper, which took the port meanwhile
+                return
+            code = process.code()
+            if code is None and time.monotonic() < deadline:
+                time.sleep(0.02)
+                continue
+            said = self._last_words(log_before)
+            if folder is not None or "BindException: Address already in use" in said:
+                raise _PortTaken
+            why = f"it ended with exit code {code}" if code is not None else "it does not answer"
+            raise EmbeddedFailed(
+                f"The embedded ZooKeeper in {self._folder} did not start: {why}. The end of its log:\n"
+                f"{said or '(nothing)'}"
+            )
+
+    def _last_words(self, log_before: int) -> str:
+        lines = []
+        for name, start in ((_supervise.OUTPUT, 0), (LOG, log_before)):
+            path = self._folder / name
+            try:
+                with path.open("rb") as file:
+                    # A log that is shorter than before was rolled over.
+                    file.seek(max(start if start <= _size(path) else 0, _size(path) - 20_000))
+                    text = file.read().decode(errors="replace")
+            except OSError:
+                continue
+            lines += [line for line in text.splitlines() if line.strip() and not line.startswith("\tat ")]
+        return "\n".join(lines[-15:])
+
+    def _holder(self) -> dict[str, Any] | None:
+        """Who has the lock on the folder, if anyone."""
+        try:
+            with (self._folder / _supervise.LOCK).open("r+b") as file:
+                return None if _supervise.locked(file.fileno()) else _supervise.holder(file.fileno())
+        except OSError:
+            return None
+
+    def _end_orphan(self) -> None:
+        """End a server whose supervisor was killed. Linux does so by itself, and here we wait for it."""
+        deadline = time.monotonic() + _supervise.GRACE
+        # That a server with our pid holds the lock shows that the pid is not some other process's by now.
+        while self._pid and (self._holder() or {}).get("pid") == self._pid and time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                os.kill(self._pid, signal.SIGKILL)
+            time.sleep(0.02)
+
+
+class _Child:
+    """The supervising process, seen from here.
+
+    Popen only starts it: its `wait` and `poll` hold a lock that an exception from a signal handler may leave locked for
+    good, and what follows a Ctrl-C is just when we have to wait.
+    """
+
+    def __init__(self, command: list[str]) -> None:
+        self._popen = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            # The locale decides which file names Java can open.
+            env={k: v for k, v in os.environ.items() if k not in _NOT_FOR_US} | {"LC_ALL": "C.UTF-8"},
+            # A Ctrl-C in the terminal is for this program, which may still need the server.
+            start_new_session=True,
+        )
+
+    @property
+    def output(self) -> IO[bytes]:
+        assert self._popen.stdout is not None
+        return self._popen.stdout
+
+    def code(self) -> int | None:
+        """Its exit code once it has ended; -1 if someone else took it, who waits for all children of this process."""
+        if self._popen.returncode is None:
+            try:
+                pid, status = os.waitpid(self._popen.pid, os.WNOHANG)
+            except ChildProcessError:
+                self._popen.returncode = -1
+            else:
+                if pid:
+                    self._popen.returncode = os.waitstatus_to_exitcode(status)
+        code: int | None = self._popen.returncode
+        return code
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Its exit code, or None if it has not ended in that time."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = 0.01
+        while (code := self.code()) is None and (deadline is None or time.monotonic() < deadline):
+            time.sleep(pause)
+            pause = min(0.1, pause * 1.2)
+        return code
+
+    def signal(self, number: int) -> None:
+        if self.code() is None:
+            os.kill(self._popen.pid, number)
+
+
+def _class_path() -> str:
+    """The jars that the server needs, among those of PySpark (which is found without being imported)."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise EmbeddedFailed("The embedded ZooKeeper comes with PySpark, which is not installed: pip install pyspark")
+    folder = Path(spec.origin).parent / "jars"
+    versioned = re.compile(r"(.+?)-(\d[\w.-]*)\.jar")
+    found = {match[1]: match[0] for match in map(versioned.fullmatch, _names(folder)) if match}
+    missing = [jar for jar in _JARS if jar not in found]
+    if missing:
+        raise EmbeddedFailed(
+            f"The embedded ZooKeeper needs jars that are not in {folder}: {', '.join(missing)}. Install PySpark again."
+        )
+    return os.pathsep.join(str(folder / found[jar]) for jar in _JARS)
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
+
+
+def _usable_port(host: str, port: int) -> int:
+    """`port`, if one can listen on it, or a free one if it is 0."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZooKeeper does
+            probe.bind(address)
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise _PortTaken from None
+        raise EmbeddedFailed(
+            f"The embedded ZooKeeper cannot listen on {host}, port {port}: {error.strerror}. Choose another host or "
+            "port."
+        ) from None
+
+
+def _report(process: _Child, deadline: float) -> dict[str, Any]:
+    """What the supervisor says, once, about how it went; anything that is not a report comes back as `other`."""
+    with process.output as pipe, selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        line = pipe.readline() if selector.select(max(0.0, deadline - time.monotonic())) else b""
+        if line.startswith(b"{"):
+            report: dict[str, Any] = json.loads(line)
+            return report
+        # A stack trace, or silence.
+        process.signal(signal.SIGKILL)
+        return {"other": (line + pipe.read()).decode(errors="replace").strip() or "its supervisor says nothing"}
+
+
+def _in_use(folder: Path, address: str | None) -> str:
+    if address is None:
+        return f"{folder} is in use by another embedded ZooKeeper, which is just starting; try again."
+    return f"{folder} is in use by another embedded ZooKeeper; connect to it at {address}"
+
+
+def _data_folder(host: str, port: int, patience: float) -> bytes | None:
+    """Which folder the server at the port serves: None if there is no server, or if it does not serve yet."""
+    answer, match = b"", None
+    try:
+        with socket.create_connection((host, port), timeout=patience) as connection:
+            connection.sendall(b"conf")
+            while not match and (chunk := connection.recv(4096)):
+                answer += chunk
+                match = re.search(rb"^dataDir=(.*)\n", answer, re.MULTILINE)
+    except TimeoutError:
+        raise
+    except OSError:
+        return None
+    return _plain(match[1]) if match else None
+
+
+def _plain(path: bytes) -> bytes:
+    """The path as far as it survives any locale of the JVM: what is not plain ASCII may come back as question marks."""
+    return re.sub(rb"[^!->@-~]+", b"?", posixpath.normpath(path))
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
