@@ -44,6 +44,27 @@ time.sleep(300)
 """
 
 
+# A process left over by an interrupted start would still have the folder, and make the next start fail.
+INTERRUPTED = """
+import os, signal, sys
+from tidings import java
+from tidings.embedded import EmbeddedZooKeeper
+
+java.find()
+server = EmbeddedZooKeeper(sys.argv[1])
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+for milliseconds in (1, 5, 10, 20, 40, 60, 80, 150, 250, 400):
+    signal.setitimer(signal.ITIMER_REAL, milliseconds / 1000)
+    try:
+        server.start()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        pass
+    server.stop()
+server.start()
+"""
+
+
 def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -305,6 +326,12 @@ def test_a_server_that_fails_leaves_no_process_and_its_last_words(tmp_path: Path
 def test_a_server_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
     with pytest.raises(EmbeddedFailed, match="did not start: it does not answer"):
         EmbeddedZooKeeper(tmp_path).start(timeout=0.1)
+    assert processes_of(tmp_path) == []
+
+
+def test_a_start_that_is_interrupted_at_any_moment_leaves_nothing(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path)], capture_output=True, timeout=120)
+    assert done.returncode == 0, done.stderr.decode()
     assert processes_of(tmp_path) == []
 
 
