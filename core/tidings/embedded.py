@@ -24,10 +24,13 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from tidings import _supervise, java
 from tidings.errors import EmbeddedFailed, InvalidOption
+
+if TYPE_CHECKING:
+    from tidings.cluster import Cluster
 
 LOG = "zookeeper.log"
 
@@ -87,6 +90,24 @@ rootLogger.appenderRef.file.ref=file
 logger.connection.name=org.apache.zookeeper.server.ServerCnxn
 logger.connection.level=off
 """
+
+
+def embedded(folder: str | os.PathLike[str]) -> Cluster:
+    """A cluster of one's own in a folder: an embedded ZooKeeper, and the logs of streams that name no place for theirs.
+
+    The ZooKeeper ends when the cluster is closed, or with this process. The folder can be used again.
+    """
+    from tidings.cluster import Cluster
+    from tidings.coordination import Coordination
+
+    home = Path(folder).absolute()
+    server = EmbeddedZooKeeper(home / "zookeeper")
+    server.start()
+    try:
+        return Cluster(Coordination(server.address), logs=home / "streams", on_close=server.stop)
+    except BaseException:
+        server.stop()
+        raise
 
 
 class _PortTaken(Exception):
@@ -265,18 +286,23 @@ class EmbeddedZooKeeper:
         """
 
         def run() -> None:
-            try:
-                self._process = _Child(command)
-            except OSError as error:
-                failures.append(error)
+            with gate:
+                if not interrupted:
+                    try:
+                        self._process = _Child(command)
+                    except OSError as error:
+                        failures.append(error)
 
+        gate = threading.Lock()
         failures: list[OSError] = []
+        interrupted = False
         thread = threading.Thread(target=run, name="tidings-embedded-spawn")
-        thread.start()
         try:
+            thread.start()
             thread.join()
         except BaseException:
-            thread.join()
+            with gate:  # the thread has made the process, or will not make it
+                interrupted = True
             raise
         if self._process is None:
             raise EmbeddedFailed(f"The embedded ZooKeeper could not be run: {failures[0]}")

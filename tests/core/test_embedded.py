@@ -53,7 +53,7 @@ from tidings.embedded import EmbeddedZooKeeper
 java.find()
 server = EmbeddedZooKeeper(sys.argv[1])
 signal.signal(signal.SIGALRM, signal.default_int_handler)
-for milliseconds in (1, 5, 10, 20, 40, 60, 80, 150, 250, 400):
+for milliseconds in (0.2, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 40, 60, 80, 150, 250, 400):
     signal.setitimer(signal.ITIMER_REAL, milliseconds / 1000)
     try:
         server.start()
