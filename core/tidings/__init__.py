@@ -10,30 +10,30 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+# These two functions bear the names of their modules: imported first, so that a later import of the module does not
+# put it in the function's place. Both modules are light.
+from tidings.embedded import embedded
 from tidings.errors import TidingsError
+from tidings.session import configure, session
 
 if TYPE_CHECKING:
-    from tidings.cluster import Cluster, connect, embedded
+    from tidings.cluster import Cluster, connect
     from tidings.positions import Bounds, Position, Positions
     from tidings.producers import AsyncProducer, Producer
-    from tidings.session import configure, session
     from tidings.streams import Stream
     from tidings.updates import Update
 
 __version__ = "0.1.0"
 
-# Spark's Python workers import this package in every query: each name brings its module in at first use only.
+# Spark's Python workers import this package in every query: the other names bring their modules in at first use.
 _HOMES = {
     "Cluster": "cluster",
     "connect": "cluster",
-    "embedded": "cluster",
     "Bounds": "positions",
     "Position": "positions",
     "Positions": "positions",
     "AsyncProducer": "producers",
     "Producer": "producers",
-    "configure": "session",
-    "session": "session",
     "Stream": "streams",
     "Update": "updates",
 }

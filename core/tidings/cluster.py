@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -16,24 +15,6 @@ from tidings.streams import DEFAULT_SHARDS, Stream, StreamDefinition
 def connect(address: str, *, timeout: float = 10.0, credentials: str | None = None) -> Cluster:
     """Join the cluster at `host:port[,host:port…][/root]`; the root is `/tidings` if none is named."""
     return Cluster(Coordination(address, timeout=timeout, credentials=credentials))
-
-
-def embedded(folder: str | os.PathLike[str]) -> Cluster:
-    """A cluster of one's own in a folder: an embedded ZooKeeper, and the logs of streams that name no place for theirs.
-
-    The ZooKeeper ends when the cluster is closed, or with this process. The folder can be used again.
-    """
-    from tidings.embedded import EmbeddedZooKeeper
-
-    home = Path(folder).absolute()
-    zookeeper = EmbeddedZooKeeper(home / "zookeeper")
-    zookeeper.start()
-    try:
-        coordination = Coordination(zookeeper.address)
-    except BaseException:
-        zookeeper.stop()
-        raise
-    return Cluster(coordination, logs=home / "streams", on_close=zookeeper.stop)
 
 
 class Cluster:

@@ -1,0 +1,73 @@
+"""Scanning a log with Spark's own readers, beside a plain read of the same Delta table."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+import tidings
+from bench.report import Row, more_is_better
+from tidings.positions import Positions
+from tidings.streams import StreamDefinition
+from tidings.updates import checked, timed
+from tidings_connectors.delta import DeltaLog
+
+APPEND = 500_000
+
+
+def make_rows(first: int) -> pa.Table:
+    numbers = np.arange(first, first + APPEND)
+    payload = pa.array([b"%0100d" % number for number in numbers.tolist()])
+    return timed(
+        checked(pa.table({"object": [f"object-{n}" for n in numbers], "version": numbers, "payload": payload}))
+    )
+
+
+def best_of(times: int, frames: list[Callable[[], DataFrame]]) -> list[float]:
+    """The best time of each, taken in turns so that a busy machine is unfair to all alike."""
+    best = [float("inf")] * len(frames)
+    for _ in range(times):
+        for number, frame in enumerate(frames):
+            start = time.perf_counter()
+            frame().write.format("noop").mode("overwrite").save()
+            best[number] = min(best[number], time.perf_counter() - start)
+    return best
+
+
+def run(quick: bool) -> list[Row]:
+    spark = tidings.session("bench", master="local[2]")
+    total = 1_000_000 if quick else 10_000_000
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "log"
+        definition = StreamDefinition("bench", 16, f"delta:{folder}")
+        log = DeltaLog.create(str(folder), definition)
+        for first in range(0, total, APPEND):
+            log.append(make_rows(first))
+        log.compact()
+        half = log.reach(Positions(), total // 2)
+
+        def plain() -> DataFrame:
+            return spark.read.format("delta").load(str(folder))
+
+        whole, ranged, through_python, delta = best_of(
+            3 if quick else 5,
+            [
+                lambda: log.scan(spark),
+                lambda: log.scan(spark, after=half),
+                lambda: spark.read.format("tidings").option("definition", json.dumps(definition.to_json())).load(),
+                plain,
+            ],
+        )
+    peer = f"plain Delta read of all {total:,} rows"
+    return [
+        more_is_better("scan, all rows", total / whole, "rows/s", peer, total / delta),
+        more_is_better("scan, the newer half", total / 2 / ranged, "rows/s", peer, total / delta),
+        more_is_better("format('tidings'), all rows", total / through_python, "rows/s", peer, total / delta),
+    ]
