@@ -12,7 +12,6 @@ import re
 import shlex
 import sys
 import threading
-import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,8 +37,8 @@ def session(
     `master` is `local[*]` unless you or spark-defaults.conf say otherwise; `config` adds to and overrides our settings.
     A session that is already active is returned as it is, with `config` applied as far as Spark allows.
 
-    Raises `JavaMissing` or `JarsUnavailable` before Spark is started, and `InvalidOption` when a session is active that
-    was made without Delta.
+    Raises `JavaMissing` or `JarsUnavailable` before Spark is started, and `InvalidOption` when Spark runs already and
+    was started without Delta.
     """
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
@@ -52,7 +51,7 @@ def session(
         for key, value in _NEEDED.items():
             if value not in str(active.conf.get(key, "")):
                 raise InvalidOption(
-                    f"The Spark session that is active lacks {value} in {key}: stop it, or make it with "
+                    f"The Spark session that is active lacks {value} in {key}: stop it and make it with "
                     "'tidings.configure(builder)'."
                 )
         return active
@@ -60,7 +59,13 @@ def session(
     if master is not None:
         builder = builder.master(master)
     builder = configure(builder)
-    _launch(builder)
+    if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        _launch(builder)
+    elif not _has_delta():
+        raise InvalidOption(
+            "Spark's Java runs already, without the jars of tidings, and cannot take them in now: let "
+            "'tidings.session()' or 'tidings.configure(builder)' make the first session of this program."
+        )
     return builder.getOrCreate()
 
 
@@ -164,13 +169,24 @@ def _outside() -> dict[str, str]:
     return {pair[1]: pair[2] for pair in pairs if pair}
 
 
+def _has_delta() -> bool:
+    from py4j.protocol import Py4JJavaError
+    from pyspark import SparkContext
+
+    SparkContext._ensure_initialized()
+    assert SparkContext._jvm is not None
+    try:
+        SparkContext._jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(_DELTA)
+    except Py4JJavaError:
+        return False
+    return True
+
+
 def _launch(builder: SparkSession.Builder) -> None:
     """Start Spark's Java, as PySpark would, but without the one line on stderr that no setting turns off."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
-        return
     conf = SparkConf()
     for key, value in builder._options.items():
         conf.set(key, _text(value))
@@ -190,13 +206,3 @@ def _forward(reading: int) -> None:
                 # With stderr closed there is nobody to tell; but Java must not wait for a reader.
                 with contextlib.suppress(OSError):
                     os.write(2, line)
-
-
-class _CallableModule(types.ModuleType):
-    """Lets `tidings.session` be both: this module once it is imported by its name, and the function in it."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> SparkSession:
-        return session(*args, **kwargs)
-
-
-sys.modules[__name__].__class__ = _CallableModule
