@@ -10,23 +10,20 @@ import atexit
 import contextlib
 import errno
 import importlib.util
-import json
 import logging
 import os
 import posixpath
 import re
-import selectors
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from tidings import _supervise, java
+from tidings._supervisor import Supervisor
 from tidings.errors import EmbeddedFailed, InvalidOption
 
 if TYPE_CHECKING:
@@ -48,9 +45,6 @@ _JVM = (
     *("-XX:+ExitOnOutOfMemoryError", "-XX:ErrorFile=./jvm-crash.log", "-Dfile.encoding=UTF-8"),
     "-Dlog4j2.configurationFile=./log4j2.properties",
 )
-
-# These are meant for the JVMs of Spark: a debugger's port or a large heap has no place here.
-_NOT_FOR_US = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
 
 # Paths are relative to the folder, which is where the server runs: so no character in the folder's name needs escaping.
 # Sessions of one second are allowed, because tests of failover would wait for longer ones. A transaction log takes 4 MB
@@ -139,7 +133,7 @@ class EmbeddedZooKeeper:
         self._host = host
         self._wanted_port = port
         self._port = port
-        self._process: _Child | None = None
+        self._process: Supervisor | None = None
         self._pid = 0
         self._owner = 0
         self._lock = threading.RLock()
@@ -261,8 +255,8 @@ class EmbeddedZooKeeper:
         self._pid = 0
         atexit.register(self.stop)
         try:
-            process = self._spawn([sys.executable, "-I", "-S", _supervise.__file__, json.dumps(spec)])
-            report = _report(process, deadline)
+            process = self._spawn(spec)
+            report = process.report(deadline)
             if "in_use" in report:
                 raise EmbeddedFailed(_in_use(self._folder, report["in_use"]))
             if "folder" in report:
@@ -278,7 +272,7 @@ class EmbeddedZooKeeper:
             self.stop()
             raise
 
-    def _spawn(self, command: list[str]) -> _Child:
+    def _spawn(self, spec: dict[str, Any]) -> Supervisor:
         """Run the supervisor, and know it even if this is interrupted.
 
         A KeyboardInterrupt, or what else a signal handler raises, comes in the main thread. In the midst of making a
@@ -289,7 +283,7 @@ class EmbeddedZooKeeper:
             with gate:
                 if not interrupted:
                     try:
-                        self._process = _Child(command)
+                        self._process = Supervisor(spec)
                     except OSError as error:
                         failures.append(error)
 
@@ -308,7 +302,7 @@ class EmbeddedZooKeeper:
             raise EmbeddedFailed(f"The embedded ZooKeeper could not be run: {failures[0]}")
         return self._process
 
-    def _await_answer(self, process: _Child, deadline: float, log_before: int) -> None:
+    def _await_answer(self, process: Supervisor, deadline: float, log_before: int) -> None:
         ours = _plain(os.fsencode(self._folder / "data" / "version-2"))
         folder, patience = None, 0.05
         while True:
@@ -364,57 +358,6 @@ class EmbeddedZooKeeper:
             time.sleep(0.02)
 
 
-class _Child:
-    """The supervising process, seen from here.
-
-    Popen only starts it: its `wait` and `poll` hold a lock that an exception from a signal handler may leave locked for
-    good, and what follows a Ctrl-C is just when we have to wait.
-    """
-
-    def __init__(self, command: list[str]) -> None:
-        self._popen = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            # The locale decides which file names Java can open.
-            env={k: v for k, v in os.environ.items() if k not in _NOT_FOR_US} | {"LC_ALL": "C.UTF-8"},
-            # A Ctrl-C in the terminal is for this program, which may still need the server.
-            start_new_session=True,
-        )
-
-    @property
-    def output(self) -> IO[bytes]:
-        assert self._popen.stdout is not None
-        return self._popen.stdout
-
-    def code(self) -> int | None:
-        """Its exit code once it has ended; -1 if someone else took it, who waits for all children of this process."""
-        if self._popen.returncode is None:
-            try:
-                pid, status = os.waitpid(self._popen.pid, os.WNOHANG)
-            except ChildProcessError:
-                self._popen.returncode = -1
-            else:
-                if pid:
-                    self._popen.returncode = os.waitstatus_to_exitcode(status)
-        code: int | None = self._popen.returncode
-        return code
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Its exit code, or None if it has not ended in that time."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = 0.01
-        while (code := self.code()) is None and (deadline is None or time.monotonic() < deadline):
-            time.sleep(pause)
-            pause = min(0.1, pause * 1.2)
-        return code
-
-    def signal(self, number: int) -> None:
-        if self.code() is None:
-            os.kill(self._popen.pid, number)
-
-
 def _class_path() -> str:
     """The jars that the server needs, among those of PySpark (which is found without being imported)."""
     spec = importlib.util.find_spec("pyspark")
@@ -453,19 +396,6 @@ def _usable_port(host: str, port: int) -> int:
             f"The embedded ZooKeeper cannot listen on {host}, port {port}: {error.strerror}. Choose another host or "
             "port."
         ) from None
-
-
-def _report(process: _Child, deadline: float) -> dict[str, Any]:
-    """What the supervisor says, once, about how it went; anything that is not a report comes back as `other`."""
-    with process.output as pipe, selectors.DefaultSelector() as selector:
-        selector.register(pipe, selectors.EVENT_READ)
-        line = pipe.readline() if selector.select(max(0.0, deadline - time.monotonic())) else b""
-        if line.startswith(b"{"):
-            report: dict[str, Any] = json.loads(line)
-            return report
-        # A stack trace, or silence.
-        process.signal(signal.SIGKILL)
-        return {"other": (line + pipe.read()).decode(errors="replace").strip() or "its supervisor says nothing"}
 
 
 def _in_use(folder: Path, address: str | None) -> str:
