@@ -172,7 +172,7 @@ class DeltaLog:
             return self.bounds()
 
     def retain(self, max_age: float | None = None, max_bytes: int | None = None) -> dict[int, Bounds]:
-        """Let go of what is older than so many seconds, and of the oldest updates beyond so many bytes of newer ones."""
+        """Let go of what is older than so many seconds, and of what has so many bytes of newer updates behind it."""
         with self._speaking():
             self.upkeep.retain(max_age, max_bytes)
             return self.bounds()

@@ -95,7 +95,7 @@ class Upkeep:
         self._drop(old)
 
     def retain(self, max_age: float | None, max_bytes: int | None) -> None:
-        """Let go of the oldest segments: those all of whose rows are too old, and those beyond the newest `max_bytes`."""
+        """Let go of the oldest segments: those whose rows are all too old, and those beyond the newest `max_bytes`."""
         segments = self._table.refresh().segments
         drop = 0
         if max_age is not None:

@@ -44,7 +44,7 @@ def held(log: Log) -> pa.Table:
 
 
 def check_log(log: Log, shards: int) -> None:
-    """Raise AssertionError unless what the log holds is whole: dense offsets in every shard, objects where they belong."""
+    """Raise AssertionError unless the log is whole: dense offsets in every shard, each object where it belongs."""
     rows = held(log)
     seqs = {shard: rows.filter(np.equal(rows["shard"], shard))["seq"].to_pylist() for shard in range(shards)}
     for shard, bounds in log.bounds().items():
