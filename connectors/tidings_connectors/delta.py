@@ -150,6 +150,8 @@ class DeltaLog:
     def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
         with self._speaking():
             shards = shards_of(updates["object"], self._stream.shards)
+            if len(shards) == 0:
+                return Appended(shards, np.empty(0, np.int64))
             deadline = time.monotonic() + PATIENCE
             attempt = 0
             while True:

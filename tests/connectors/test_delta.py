@@ -106,6 +106,11 @@ def test_a_transaction_is_appended_once(log: DeltaLog, definition: StreamDefinit
     assert held(log).num_rows == 15
 
 
+def test_an_append_of_nothing_makes_no_version(log: DeltaLog) -> None:
+    assert log.append(make_updates(0)) is not None
+    assert DeltaTable(log.folder).version() == 0
+
+
 def test_a_big_append_is_one_commit_of_several_segments(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tidings_connectors.delta.SEGMENT_ROWS", 100)
     log.append(make_updates(950))
