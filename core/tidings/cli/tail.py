@@ -20,7 +20,7 @@ from tidings.errors import InvalidOption, PositionsLost
 
 if TYPE_CHECKING:
     from tidings.logs import Log
-    from tidings.positions import Positions
+    from tidings.positions import Position, Positions
     from tidings.updates import Update
 
 EXAMPLES = """\b
@@ -103,7 +103,7 @@ def _batches(
         unknown = [shard for shard in named if shard not in bounds]
         if unknown:
             raise InvalidOption(f"--from names shard {unknown[0]}, which the stream does not have")
-        at |= {shard: named[shard].before if shard in named else bounds[shard].floor for shard in wanted}
+        at |= {shard: _before(named[shard], log) if shard in named else bounds[shard].floor for shard in wanted}
     left = limit
     idle = IDLE_FIRST
     while (left is None or left > 0) and (follow or any(at[shard] < end[shard] for shard in wanted)):
@@ -120,6 +120,14 @@ def _batches(
             _check_reader()
             time.sleep(idle)
             idle = min(2 * idle, IDLE_MOST)
+
+
+def _before(position: Position, log: Log) -> Position:
+    """Where to stand so that this update comes next. In our own logs that is the update before it."""
+    from tidings.logs import WritableLog
+    from tidings.positions import START, Position
+
+    return max(START, Position(position.seq - 1)) if isinstance(log, WritableLog) else position.before
 
 
 def _check_reader() -> None:
