@@ -29,10 +29,13 @@ import tidings.plugins
 from tidings.cli import app, main
 from tidings.cli.lines import MAX_LINE_BYTES, parse_line
 from tidings.cli.options import shard_set
+from tidings.cli.plan import execute, plan
 from tidings.cli.reference import page
 from tidings.cluster import Cluster, connect
-from tidings.errors import InvalidUpdate
+from tidings.config import load
+from tidings.errors import InvalidConfig, InvalidUpdate, LogUnavailable
 from tidings.testing import eventually
+from tidings_connectors.delta import DeltaLog
 
 PROGRAM = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
 PATIENCE = 60.0
@@ -366,6 +369,24 @@ def test_what_tail_prints_can_be_published_as_it_is(contacts: Run) -> None:
     assert contacts(*tail, "copy").out == first
 
 
+def test_a_log_that_fails_ends_the_publication_and_what_is_durable_is_told(
+    contacts: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = DeltaLog.append
+    calls = iter([append, append])
+
+    def full(log: DeltaLog, *arguments: Any) -> Any:
+        if (really := next(calls, None)) is None:
+            raise LogUnavailable("no space left")
+        return really(log, *arguments)
+
+    monkeypatch.setattr(DeltaLog, "append", full)
+    text = lines(*({"object": "a", "version": n} for n in range(50)))
+    result = contacts("streams", "publish", "contacts", "--batch", "10", "--json", stdin=text)
+    assert (result.code, result.err) == (1, "20 updates durable\nerror: no space left\n")
+    assert result.json["published"] == 20 == len(objects(contacts))
+
+
 @given(st.binary(max_size=300))
 def test_any_line_is_an_update_or_is_refused_but_nothing_else(line: bytes) -> None:
     with contextlib.suppress(InvalidUpdate):
@@ -448,6 +469,7 @@ def test_tail_prints_only_the_shards_that_are_asked_for(contacts: Run) -> None:
         (["--shards", ""], 2, "'' is no shard"),
         (["--from", "yesterday"], 2, "'yesterday' is no set of positions"),
         (["--from", "[1]"], 2, "[1] is no set of positions"),
+        (["--from", "[" * 100_000], 2, "it is nested too deeply"),
         (["--from", '{"0": -7}'], 2, "-7 is no position"),
         (["--from", '{"9": 0}'], 1, "error: --from names shard 9, which the stream does not have"),
         (["--limit", "0"], 2, "'--limit'"),
@@ -689,6 +711,19 @@ def test_a_folder_that_holds_another_stream_is_found_before_anything_is_written(
     assert not (tmp_path / "data" / "new").exists()
 
 
+def test_a_plan_that_was_overtaken_is_not_carried_out(run: Run, joined: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "tidings.yml"
+    path.write_text(SPEC)
+    assert run("apply").code == 0
+    path.write_text(SPEC.replace("P1D", "P2D"))
+    (change,) = (action for action in plan(load(path), joined) if action.verb == "change")
+    path.write_text(SPEC.replace("P1D", "P3D"))
+    assert run("apply").code == 0
+    with pytest.raises(InvalidConfig, match="stream 'clicks' was changed since the plan was made: apply again"):
+        execute(change, joined)
+    assert joined.stream("clicks").definition.retention_seconds == 3 * 86400
+
+
 def test_what_is_not_in_the_file_stays_as_it_is(contacts: Run, tmp_path: Path) -> None:
     (tmp_path / "tidings.yml").write_text("streams:\n  clicks: {log: delta:clicks}\n")
     assert contacts("apply").code == 0
@@ -817,6 +852,7 @@ def test_credentials_come_from_the_environment_and_are_never_printed(run: Run, m
     result = run("streams", "list")
     assert (result.code, result.err) == (1, "error: TIDINGS_ZOOKEEPER_CREDENTIALS is not of the form user:password\n")
     monkeypatch.setenv("TIDINGS_ZOOKEEPER_CREDENTIALS", "user:secret")
+    assert "secret" not in run("-vv", "streams", "list").err
     assert run("streams", "create", "ours", "--log", "delta:ours").code == 0
     monkeypatch.delenv("TIDINGS_ZOOKEEPER_CREDENTIALS")
     assert len(run("streams", "list", "--json").json) == 1

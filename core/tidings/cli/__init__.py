@@ -134,10 +134,12 @@ def _logging(verbose: int) -> Iterator[None]:
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
     handler.setFormatter(formatter)
+    level = [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)]
+    # Below INFO kazoo logs its requests, and the credentials in them.
     levels = {
-        "tidings": [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)],
-        "tidings_connectors": [logging.WARNING, logging.INFO, logging.DEBUG][min(verbose, 2)],
-        "kazoo": [logging.CRITICAL, logging.CRITICAL, logging.DEBUG][min(verbose, 2)],
+        "tidings": level,
+        "tidings_connectors": level,
+        "kazoo": logging.INFO if verbose > 1 else logging.CRITICAL,
     }
     before = {name: logging.getLogger(name).level for name in levels}
     for name, level in levels.items():

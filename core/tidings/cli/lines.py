@@ -12,7 +12,7 @@ import select
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from tidings.errors import InvalidUpdate
+from tidings.errors import InvalidOption, InvalidUpdate
 
 MAX_LINE_BYTES = 8 * 2**20  # room for the largest payload, however it is escaped
 READ_BYTES = 2**18
@@ -28,7 +28,10 @@ def read_lines(descriptor: int) -> Iterator[bytes | None]:
         ready, _, _ = select.select([descriptor], [], [], 0)
         if not ready:
             yield None
-        block = os.read(descriptor, READ_BYTES)
+        try:
+            block = os.read(descriptor, READ_BYTES)
+        except OSError as error:
+            raise InvalidOption(f"the input cannot be read: {error.strerror or error}") from None
         if not block:
             break
         *lines, rest = (rest + block).split(b"\n")

@@ -123,8 +123,6 @@ class Publication:
             self._send()
             self.settle()
             raise BadLine(f"line {number:,}: {error}") from None
-        except OSError as error:
-            raise InvalidOption(f"the input cannot be read: {error.strerror or error}") from None
         self._send()
         self.settle()
 
