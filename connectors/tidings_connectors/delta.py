@@ -40,7 +40,7 @@ from tidings_connectors.delta_segments import (
     milliseconds,
     read_segments,
 )
-from tidings_connectors.delta_upkeep import Upkeep
+from tidings_connectors.delta_upkeep import Upkeep, plan_retention, plan_truncation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -167,17 +167,18 @@ class DeltaLog:
                     raise LogUnavailable(f"other writers kept stream {self._stream.name!r} busy for {PATIENCE:g} s")
                 time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))
 
-    def truncate(self, before: Positions) -> dict[int, Bounds]:
+    def truncate(self, before: Positions, *, dry_run: bool = False) -> dict[int, Bounds]:
         with self._speaking():
             upto = Positions({shard: Position(at.seq - 1) for shard, at in before.items() if at.seq > 0})
-            self.upkeep.truncate(self._offsets(upto))
-            return self.bounds()
+            snapshot = self._table.refresh()
+            return self._drop(snapshot, plan_truncation(snapshot.segments, self._offsets(upto)), dry_run)
 
-    def retain(self, max_age: float | None = None, max_bytes: int | None = None) -> dict[int, Bounds]:
-        """Let go of what is older than so many seconds, and of what has so many bytes of newer updates behind it."""
+    def retain(
+        self, max_age: float | None = None, max_bytes: int | None = None, *, dry_run: bool = False
+    ) -> dict[int, Bounds]:
         with self._speaking():
-            self.upkeep.retain(max_age, max_bytes)
-            return self.bounds()
+            snapshot = self._table.refresh()
+            return self._drop(snapshot, plan_retention(snapshot.segments, max_age, max_bytes), dry_run)
 
     def compact(self) -> int:
         """Merge small segments now, as upkeep does by itself every so often; the number of segments that went away."""
@@ -218,11 +219,18 @@ class DeltaLog:
                     draft.path.unlink(missing_ok=True)
         return done
 
+    def _drop(self, snapshot: Snapshot, count: int, dry_run: bool) -> dict[int, Bounds]:
+        """Let go of the oldest so many segments, and say what is left."""
+        if dry_run:
+            return _bounds(snapshot.without(count))
+        self.upkeep.drop(snapshot.segments[:count])
+        return self.bounds()
+
     def _held(self, snapshot: Snapshot, positions: Positions) -> Offsets:
         """The positions as offsets, if the log holds all that comes after them."""
         offsets = self._offsets(positions)
         if np.any(offsets < snapshot.floors) or np.any(offsets > snapshot.heads):
-            check_held(self._stream.name, _bounds(snapshot), positions)
+            check_held(self._stream.name, _bounds(snapshot), _positions(offsets))
         return offsets
 
     def _offsets(self, positions: Positions) -> Offsets:

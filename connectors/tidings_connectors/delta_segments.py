@@ -118,6 +118,12 @@ class Snapshot:
         spans = [segment.span.heads for segment in self.segments]
         return np.maximum.reduce(spans) if spans else np.full(self.shards, -1, np.int64)
 
+    def without(self, count: int) -> Snapshot:
+        """What is left when the oldest so many segments are gone."""
+        heads = self.heads
+        left = self.segments[count:] or [Segment(Path(), 0, self.shards, Span(heads, heads, 0))]
+        return Snapshot(self.version, self.shards, {str(n): segment for n, segment in enumerate(left)})
+
     def holding(self, after: Offsets, upto: Offsets) -> list[Segment]:
         """The segments that may hold a row after the one and up to the other, oldest first."""
         return [
@@ -322,16 +328,17 @@ class SegmentTable:
 def read_segments(segments: Iterable[Path], after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
     """The rows of these segments that lie after the one and up to the other."""
     for path in segments:
-        file = pq.ParquetFile(path, memory_map=True)
+        file = pq.ParquetFile(
+            path, memory_map=True, coerce_int96_timestamp_unit="us"
+        )  # as Spark's OPTIMIZE writes them
         groups = [n for n in range(file.num_row_groups) if _may_hold(file.metadata.row_group(n), after, upto)]
         for batch in file.iter_batches(row_groups=groups, batch_size=ROW_GROUP_ROWS):
             shards = batch["shard"].to_numpy()
             seqs = batch["seq"].to_numpy()
             wanted = (seqs > after[shards]) & (seqs <= upto[shards])
-            if wanted.all():
-                yield batch.replace_schema_metadata(None)
-            elif wanted.any():
-                yield batch.filter(pa.array(wanted)).replace_schema_metadata(None)
+            if wanted.any():
+                rows = batch if wanted.all() else batch.filter(pa.array(wanted))
+                yield rows.replace_schema_metadata(None).cast(SCHEMA)
 
 
 def _may_hold(group: Any, after: Offsets, upto: Offsets) -> bool:

@@ -58,6 +58,23 @@ def plan_compaction(sizes: Sequence[int], fan_in: int = FAN_IN, target: int = TA
     return runs[::-1]
 
 
+def plan_truncation(segments: Sequence[Segment], upto: Offsets) -> int:
+    """How many of the oldest segments lie whole at or before these offsets."""
+    return next((n for n, segment in enumerate(segments) if np.any(segment.span.heads > upto)), len(segments))
+
+
+def plan_retention(segments: Sequence[Segment], max_age: float | None, max_bytes: int | None) -> int:
+    """How many of the oldest segments hold only rows that are too old, or lie beyond the newest `max_bytes`."""
+    drop = 0
+    if max_age is not None:
+        too_old = milliseconds() - max_age * 1000
+        drop = next((n for n, segment in enumerate(segments) if segment.span.time >= too_old), len(segments))
+    if max_bytes is not None:
+        kept = np.cumsum([segment.size for segment in segments][::-1])[::-1]
+        drop = max(drop, int(np.count_nonzero(kept[1:] >= max_bytes)))
+    return drop
+
+
 class Upkeep:
     """The upkeep of one log, by one of its writers."""
 
@@ -85,27 +102,6 @@ class Upkeep:
         runs = [snapshot.segments[run] for run in plan_compaction(sizes)]
         return sum(self._merge(run) for run in runs)
 
-    def truncate(self, upto: Offsets) -> None:
-        """Let go of the oldest segments that lie whole at or before these offsets."""
-        old = []
-        for segment in self._table.refresh().segments:
-            if np.any(segment.span.heads > upto):
-                break
-            old.append(segment)
-        self._drop(old)
-
-    def retain(self, max_age: float | None, max_bytes: int | None) -> None:
-        """Let go of the oldest segments: those whose rows are all too old, and those beyond the newest `max_bytes`."""
-        segments = self._table.refresh().segments
-        drop = 0
-        if max_age is not None:
-            too_old = milliseconds() - max_age * 1000
-            drop = next((n for n, segment in enumerate(segments) if segment.span.time >= too_old), len(segments))
-        if max_bytes is not None:
-            kept = np.cumsum([segment.size for segment in segments][::-1])[::-1]
-            drop = max(drop, int(np.count_nonzero(kept[1:] >= max_bytes)))
-        self._drop(segments[:drop])
-
     def checkpoint(self) -> None:
         """Write a Delta checkpoint, and delete the commit files that it makes needless."""
         table = self._table.delta_table()
@@ -124,7 +120,9 @@ class Upkeep:
 
     def _run(self, version: int) -> None:
         try:
-            self.retain(self._stream.retention_seconds, self._stream.retention_bytes)
+            segments = self._table.refresh().segments
+            limits = self._stream.retention_seconds, self._stream.retention_bytes
+            self.drop(segments[: plan_retention(segments, *limits)])
             self.compact()
             self.checkpoint()
             if version % VACUUM_EVERY == 0:
@@ -149,7 +147,8 @@ class Upkeep:
         merged.path.unlink(missing_ok=True)
         return 0
 
-    def _drop(self, old: Sequence[Segment]) -> None:
+    def drop(self, old: Sequence[Segment]) -> None:
+        """Let go of these segments, which are the oldest."""
         if not old:
             return
         last = old[-1].span

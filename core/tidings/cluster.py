@@ -46,16 +46,19 @@ class Cluster:
     ) -> Stream:
         """Make a stream, or return the one that is there if it has this very definition."""
         definition = StreamDefinition(name, shards, log or self._default_log(name), retention_seconds, retention_bytes)
-        known = self._definition(name)
-        if known is None:
-            create_log(definition).close()
-            self.coordination.create(definition.to_json(), "streams", name)
-            known = self._definition(name)  # another process may have been first
-        if known is not None and known != definition:
+        made = self.coordination.create(definition.to_json(), "streams", name)
+        known = definition if made else self.stream(name).definition
+        if known != definition:
             raise StreamExists(
                 f"stream {name!r} is there already, with {known.shards} shards in {known.log}; "
                 f"it cannot be made again with {shards} shards in {definition.log}"
             )
+        try:
+            create_log(definition).close()
+        except BaseException:
+            if made:
+                self.coordination.delete("streams", name)
+            raise
         return Stream(definition)
 
     def stream(self, name: str) -> Stream:

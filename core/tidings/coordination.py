@@ -20,6 +20,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
+    BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
     KazooException,
@@ -87,8 +88,6 @@ class Coordination:
         except KazooException as error:
             self.close()
             raise CoordinationDenied(f"ZooKeeper at {self.hosts} refuses the session: {error!r}") from None
-        with self._speaking():
-            self._client.ensure_path(self.root)
 
     @property
     def client(self) -> KazooClient:
@@ -101,13 +100,7 @@ class Coordination:
 
     def read(self, *parts: str) -> dict[str, Any] | None:
         """The value at this place, or None if there is none."""
-        with self._speaking():
-            try:
-                raw, _ = self._client.get(self.path(*parts))
-            except NoNodeError:
-                return None
-        value: dict[str, Any] = json.loads(raw)
-        return value
+        return self._read(*parts)[0]
 
     def create(self, value: dict[str, Any], *parts: str) -> bool:
         """Put a value where there is none; False, and nothing changed, if there is one."""
@@ -123,6 +116,18 @@ class Coordination:
         if not self.create(value, *parts):
             with self._speaking():
                 self._client.set(self.path(*parts), _encode(value))
+
+    def replace(self, value: dict[str, Any], before: dict[str, Any] | None, *parts: str) -> bool:
+        """Put a value, if what is there is still `before`; False, and nothing changed, if it is not."""
+        known, version = self._read(*parts)
+        if known != before:
+            return False
+        with self._speaking():
+            try:
+                self._client.set(self.path(*parts), _encode(value), version)
+            except (BadVersionError, NoNodeError):
+                return False
+        return True
 
     def delete(self, *parts: str) -> bool:
         """Delete this place with all below it; False if it is not there."""
@@ -145,6 +150,23 @@ class Coordination:
         """End the session: what it holds is let go at once."""
         self._client.stop()
         self._client.close()
+
+    def _read(self, *parts: str) -> tuple[dict[str, Any] | None, int]:
+        with self._speaking():
+            try:
+                raw, stat = self._client.get(self.path(*parts))
+            except NoNodeError:
+                return None, -1
+        if not raw:  # made only to hold the nodes below it
+            return None, stat.version
+        try:
+            value = json.loads(raw)
+            del value["version"]
+        except (ValueError, KeyError, TypeError):
+            raise CoordinationUnavailable(
+                f"what ZooKeeper holds at {self.path(*parts)} was not put there by tidings"
+            ) from None
+        return value, stat.version
 
     @contextlib.contextmanager
     def _speaking(self) -> Iterator[None]:

@@ -107,8 +107,16 @@ class WritableLog(Log, Protocol):
         All rows are added or none is. None is returned if the log holds this transaction already.
         """
 
-    def truncate(self, before: Positions) -> dict[int, Bounds]:
-        """Let go of updates before these positions; those that share a file with later ones may stay for a while."""
+    def truncate(self, before: Positions, *, dry_run: bool = False) -> dict[int, Bounds]:
+        """Let go of updates before these positions; those that share a file with later ones may stay for a while.
+
+        What is held afterwards is returned; with `dry_run`, what would be.
+        """
+
+    def retain(
+        self, max_age: float | None = None, max_bytes: int | None = None, *, dry_run: bool = False
+    ) -> dict[int, Bounds]:
+        """Let go of what is older than so many seconds, and of what has so many bytes of newer updates behind it."""
 
     def destroy(self) -> None:
         """Delete the log with all its updates."""

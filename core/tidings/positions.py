@@ -7,6 +7,7 @@ A position names an update. A reader that stands at a position has seen that upd
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -118,22 +119,32 @@ class Positions(Mapping[int, Position]):
         """The positions that `to_json` wrote, or that a person did."""
         if not isinstance(value, Mapping):
             raise InvalidPosition(f'{value!r} is no set of positions: write {{"<shard>": <seq>, ...}}')
-        by_shard = {}
-        for shard, position in value.items():
-            if not (isinstance(shard, int) or (isinstance(shard, str) and shard.isdecimal())):
-                raise InvalidPosition(f"{shard!r} is no shard: shards are numbered from 0")
-            by_shard[int(shard)] = Position.from_json(position)
-        return cls(by_shard)
+        return cls({_shard(shard): Position.from_json(position) for shard, position in value.items()})
 
     @classmethod
     def parse(cls, text: str) -> Positions:
         """The positions in a text of JSON."""
         try:
-            value = json.loads(text)
-        except ValueError as error:
-            raise InvalidPosition(f"{text!r} is no set of positions: {error}") from None
+            value = json.loads(text, object_pairs_hook=_unique)
+        except (ValueError, RecursionError) as error:
+            raise InvalidPosition(f"{text[:100]!r} is no set of positions: {error}") from None
         return cls.from_json(value)
 
     def ahead_of(self, other: Positions) -> bool:
         """Whether any shard stands further here than there."""
         return any(position > other[shard] for shard, position in self.items())
+
+
+def _shard(value: Any) -> int:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,6}", value):
+        return int(value)
+    if isinstance(value, int) and value >= 0:
+        return value
+    raise InvalidPosition(f"{str(value)[:40]!r} is no shard: shards are numbered from 0")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) < len(pairs):
+        raise ValueError("a shard is named twice")
+    return value

@@ -51,7 +51,11 @@ class Collector:
 
     def __init__(self, checkpoint: Path) -> None:
         self.checkpoint = checkpoint
-        self.batches: list[Rows] = []
+        self.by_number: dict[int, Rows] = {}
+
+    @property
+    def batches(self) -> list[Rows]:
+        return [rows for rows in self.by_number.values() if rows]
 
     @property
     def seen(self) -> Rows:
@@ -59,7 +63,9 @@ class Collector:
 
     def start(self, reader: DataStreamReader, *, available_now: bool = False) -> StreamingQuery:
         def keep(rows: DataFrame, number: int) -> None:
-            self.batches.append(places(rows))
+            found = places(rows)
+            # A query that is stopped before it has noted a batch repeats it, under the same number and whole.
+            assert self.by_number.setdefault(number, found) == found
 
         writer = reader.load().writeStream.foreachBatch(keep).option("checkpointLocation", str(self.checkpoint))
         return (writer.trigger(availableNow=True) if available_now else writer).start()

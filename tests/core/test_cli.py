@@ -469,7 +469,7 @@ def test_tail_prints_only_the_shards_that_are_asked_for(contacts: Run) -> None:
         (["--shards", ""], 2, "'' is no shard"),
         (["--from", "yesterday"], 2, "'yesterday' is no set of positions"),
         (["--from", "[1]"], 2, "[1] is no set of positions"),
-        (["--from", "[" * 100_000], 2, "it is nested too deeply"),
+        (["--from", "[" * 100_000], 2, "is no set of positions"),
         (["--from", '{"0": -7}'], 2, "-7 is no position"),
         (["--from", '{"9": 0}'], 1, "error: --from names shard 9, which the stream does not have"),
         (["--limit", "0"], 2, "'--limit'"),
@@ -547,10 +547,10 @@ def test_truncate_shows_what_is_held_before_and_after(contacts: Run) -> None:
     (shard,) = {line["shard"] for line in _tail(contacts, "--from", "earliest")}
     before = json.dumps({**dict.fromkeys("0123", 0), str(shard): 2})
     dry = contacts("streams", "truncate", "contacts", "--before", before, "--dry-run", "--json").json
-    assert (dry["executed"], dry["after"]) == (False, None)
+    assert dry["executed"] is False
     assert len(objects(contacts)) == 3
     done = contacts("streams", "truncate", "contacts", "--before", before, "--execute", "--json").json
-    assert done["before"] == dry["before"]
+    assert (done["before"], done["after"]) == (dry["before"], dry["after"])
     assert done["after"][shard] == {"shard": shard, "floor": 2, "head": 2, "updates": 1}
     assert done["after"] == contacts("streams", "describe", "contacts", "--json").json["held"]
     assert [line["version"] for line in _tail(contacts, "--from", "earliest")] == [2]
@@ -613,7 +613,6 @@ def test_apply_makes_what_the_file_says_and_does_nothing_the_second_time(
     ]
     mailer = joined.coordination.read("applications", "mailer")
     assert mailer == {
-        "version": 1,
         "name": "mailer",
         "streams": ["contacts"],
         "filter": None,

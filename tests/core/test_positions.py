@@ -43,6 +43,10 @@ def test_a_shard_that_is_not_named_stands_at_the_start() -> None:
         '{"0": [1]}',
         '{"0": -2}',
         '{"0": 9223372036854775808}',
+        '{"0": 1, "0": 2}',
+        '{"' + "9" * 5000 + '": 1}',
+        "[" * 100_000,
+        '{"٣": 1}',
     ],
 )
 def test_a_text_that_is_no_positions_is_refused_with_a_sentence(text: str) -> None:

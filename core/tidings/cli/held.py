@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tidings.logs import Log
+    from tidings.positions import Bounds
 
 Held = dict[str, Any]
 
@@ -18,7 +19,11 @@ def held(log: Log) -> list[Held]:
     """
     from tidings.logs import WritableLog
 
-    dense = isinstance(log, WritableLog)
+    return held_in(log.bounds(), dense=isinstance(log, WritableLog))
+
+
+def held_in(bounds_by_shard: dict[int, Bounds], *, dense: bool) -> list[Held]:
+    """`held`, of bounds that are known already."""
     return [
         {
             "shard": shard,
@@ -26,7 +31,7 @@ def held(log: Log) -> list[Held]:
             "head": None if bounds.head.seq < 0 else bounds.head.seq,
             "updates": max(0, bounds.head.seq - bounds.floor.seq) if dense else 0 if bounds.empty else None,
         }
-        for shard, bounds in sorted(log.bounds().items())
+        for shard, bounds in sorted(bounds_by_shard.items())
     ]
 
 

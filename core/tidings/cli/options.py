@@ -104,5 +104,3 @@ def _usage(parse: Callable[[str], T], text: str) -> T:
         return parse(text)
     except TidingsError as error:
         raise typer.BadParameter(str(error)) from None
-    except RecursionError:
-        raise typer.BadParameter("it is nested too deeply") from None

@@ -68,9 +68,10 @@ def execute(action: Action, cluster: Cluster) -> None:
         cluster.create_stream(new.name, new.shards, new.log, **limits)
         return
     place = (f"{action.kind}s", action.name)
-    if _known(cluster, *place) != action.before:
+    tree, before, after = cluster.coordination, action.before, action.after
+    done = tree.create(after, *place) if before is None else tree.replace(after, before, *place)
+    if not done:
         raise InvalidConfig(f"{action.kind} {action.name!r} was changed since the plan was made: apply again")
-    cluster.coordination.write(action.after, *place)
 
 
 def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -> Action:
@@ -112,7 +113,7 @@ def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes:
 
 
 def _plan_application(name: str, application: ApplicationSpec, cluster: Cluster) -> Action:
-    before = _known(cluster, "applications", name)
+    before = cluster.coordination.read("applications", name)
     after = {"name": name, **application.model_dump()}
     detail = f"reads {', '.join(application.streams)}"
     if before is None:
@@ -147,12 +148,6 @@ def _check_plugin(group: str, name: str, key: Key, mistakes: Mistakes) -> bool:
         mistakes.blame(key, str(error))
         return False
     return True
-
-
-def _known(cluster: Cluster, *place: str) -> dict[str, Any] | None:
-    """What the cluster knows, without the mark of the format that it is written in."""
-    value = cluster.coordination.read(*place)
-    return None if value is None else {key: one for key, one in value.items() if key != "version"}
 
 
 def _limit(value: int | None) -> str:

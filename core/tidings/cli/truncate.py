@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.held import Held, held, total
+from tidings.cli.held import Held, held, held_in, total
 from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, positions, size
 from tidings.cli.output import cell, note, print_json, print_table, refuse
-from tidings.errors import InvalidOption, InvalidPosition
+from tidings.errors import InvalidPosition
 
 if TYPE_CHECKING:
-    from tidings.logs import WritableLog
     from tidings.positions import Positions
 
 EXAMPLES = """\b
@@ -53,7 +52,7 @@ def truncate_command(
             show_default=False,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what is held, and let go of nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be held, and let go of nothing.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = 10.0,
@@ -62,22 +61,23 @@ def truncate_command(
     """Let go of old updates. Takes one of --before, --older-than, --larger-than, and --dry-run or --execute.
 
     Whole files are let go of: an update that shares a file with later ones stays until those may go too. The table
-    shows what the log holds, read again after the truncation.
+    shows what the log holds before and after; after an --execute it was read again.
     """
     if sum(option is not None for option in (before, older_than, larger_than)) != 1:
         raise refuse("truncate takes exactly one of --before, --older-than and --larger-than")
     if dry_run == execute:
-        raise refuse("truncate takes either --dry-run, to see what is held, or --execute, to let go of it")
+        raise refuse("truncate takes either --dry-run, to see what would go, or --execute, to let go of it")
     with connected(zookeeper, timeout) as cluster:
         stream = cluster.stream(name)
     log = stream.writable_log
     was = held(log)
     if before is not None:
         _check_before(before, was)
-    if execute:
-        _truncate(log, before, older_than, larger_than)
-    now = held(log) if execute else None
-    _show(name, was, now, json)
+    if before is not None:
+        now = log.truncate(before, dry_run=dry_run)
+    else:
+        now = log.retain(max_age=older_than, max_bytes=larger_than, dry_run=dry_run)
+    _show(name, was, held(log) if execute else held_in(now, dense=True), execute, json)
 
 
 def _check_before(before: Positions, shards: list[Held]) -> None:
@@ -92,28 +92,16 @@ def _check_before(before: Positions, shards: list[Held]) -> None:
             raise InvalidPosition(f"shard {shard} ends at {heads[shard]:,}: there is no update {position.seq:,} yet")
 
 
-def _truncate(log: WritableLog, before: Positions | None, seconds: int | None, size: int | None) -> None:
-    if before is not None:
-        log.truncate(before)
-        return
-    retain = getattr(log, "retain", None)
-    if retain is None:
-        raise InvalidOption(f"{type(log).__name__} truncates by position only: use --before")
-    retain(max_age=seconds, max_bytes=size)
-
-
-def _show(name: str, was: list[Held], now: list[Held] | None, json: bool) -> None:
+def _show(name: str, was: list[Held], now: list[Held], executed: bool, json: bool) -> None:
     if json:
-        print_json({"stream": name, "executed": now is not None, "before": was, "after": now})
-        return
-    columns = ["SHARD", "FLOOR", "HEAD", "UPDATES"]
-    if now is None:
-        print_table(columns, [list(shard.values()) for shard in was])
-        note(f"{cell(total(was))} updates are held; nothing was let go of (--dry-run)")
+        print_json({"stream": name, "executed": executed, "before": was, "after": now})
         return
     rows = [
         (old["shard"], old["floor"], new["floor"], new["head"], old["updates"], new["updates"])
         for old, new in zip(was, now, strict=True)
     ]
     print_table(["SHARD", "FLOOR BEFORE", "FLOOR AFTER", "HEAD", "UPDATES BEFORE", "UPDATES AFTER"], rows)
-    note(f"{cell(total(was))} updates were held, {cell(total(now))} are held now")
+    if executed:
+        note(f"{cell(total(was))} updates were held, {cell(total(now))} are held now")
+    else:
+        note(f"{cell(total(was))} updates are held, {cell(total(now))} would be; nothing was let go of (--dry-run)")
