@@ -1,0 +1,46 @@
+"""The examples run as they stand, and the README shows the first of them."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(name: str) -> str:
+    command = [sys.executable, str(ROOT / "examples" / name)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+
+
+@pytest.mark.slow
+def test_the_quick_start_publishes_and_reads() -> None:
+    assert re.search(r"contacts/alice\|\s+2\|", run("quickstart.py"))
+
+
+def test_the_readme_shows_the_quick_start_as_it_is() -> None:
+    example = (ROOT / "examples" / "quickstart.py").read_text()
+    code = example[example.index("import tempfile") :]
+    assert code in (ROOT / "README.md").read_text()
+
+
+@pytest.mark.slow
+def test_the_demo_ends_well() -> None:
+    assert "updates arrived, each once" in run("demo.py")
+
+
+@pytest.mark.slow
+def test_the_demo_ends_at_once_and_cleanly_when_it_is_terminated() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "demo.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as demo:
+        assert demo.stdout
+        assert any("ZooKeeper answers" in line for line in demo.stdout)
+        demo.send_signal(signal.SIGTERM)
+        _, errors = demo.communicate(timeout=60)
+    assert demo.returncode == 143
+    assert "Traceback" not in errors
