@@ -18,9 +18,13 @@ from tidings.session import configure, session
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster, connect
+    from tidings.datamarkers import Datamarker
+    from tidings.flows import Flow
     from tidings.positions import Bounds, Position, Positions
     from tidings.producers import AsyncProducer, Producer
+    from tidings.publisher import Publisher
     from tidings.streams import Stream
+    from tidings.subscriber import Handler, Subscriber
     from tidings.updates import Update
 
 __version__ = "0.1.0"
@@ -35,6 +39,11 @@ _HOMES = {
     "AsyncProducer": "producers",
     "Producer": "producers",
     "Stream": "streams",
+    "Handler": "subscriber",
+    "Subscriber": "subscriber",
+    "Publisher": "publisher",
+    "Flow": "flows",
+    "Datamarker": "datamarkers",
     "Update": "updates",
 }
 
@@ -42,10 +51,15 @@ __all__ = [
     "AsyncProducer",
     "Bounds",
     "Cluster",
+    "Datamarker",
+    "Flow",
+    "Handler",
     "Position",
     "Positions",
     "Producer",
+    "Publisher",
     "Stream",
+    "Subscriber",
     "TidingsError",
     "Update",
     "configure",

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
+from tidings.applications import Application
 from tidings.coordination import Coordination, check_name
-from tidings.errors import InvalidOption, StreamExists, UnknownStream
+from tidings.errors import ApplicationExists, InvalidOption, StreamExists, UnknownApplication, UnknownStream
+from tidings.filters import Filter
 from tidings.logs import WritableLog, create_log
 from tidings.streams import DEFAULT_SHARDS, Stream, StreamDefinition
 
+if TYPE_CHECKING:
+    from tidings.publisher import Publisher
+    from tidings.subscriber import Subscriber
 
-def connect(address: str, *, timeout: float = 10.0, credentials: str | None = None) -> Cluster:
-    """Join the cluster at `host:port[,host:port…][/root]`; the root is `/tidings` if none is named."""
-    return Cluster(Coordination(address, timeout=timeout, credentials=credentials))
+
+def connect(
+    address: str, *, timeout: float = 10.0, session_timeout: float = 10.0, credentials: str | None = None
+) -> Cluster:
+    """Join the cluster at `host:port[,host:port…][/root]`; the root is `/tidings` if none is named.
+
+    When this process dies, what it owned is free for others after `session_timeout` seconds.
+    """
+    return Cluster(Coordination(address, timeout=timeout, session_timeout=session_timeout, credentials=credentials))
 
 
 class Cluster:
@@ -81,6 +93,63 @@ class Cluster:
         self.coordination.delete("streams", name)
         if isinstance(log, WritableLog):
             log.destroy()
+
+    def create_application(
+        self, name: str, streams: Sequence[str], *, filter: str | Filter | None = None, **options: Any
+    ) -> Application:
+        """Make an application, or return the one that is there if it has this very definition.
+
+        The options are the fields of `Application`: `start`, `mode`, `max_age`, `balance`.
+        """
+        try:
+            application = Application(name, tuple(streams), None if filter is None else str(filter), **options)
+        except TypeError as error:
+            raise InvalidOption(f"an application does not know that option: {error}") from None
+        for stream in application.streams:
+            self.stream(stream)
+        if not self.coordination.create(application.to_json(), "applications", name):
+            known = self.coordination.read("applications", name)
+            if known is None:  # a subscriber was here first, and made the node to hold its own
+                self.coordination.write(application.to_json(), "applications", name)
+            elif Application.from_json(known) != application:
+                raise ApplicationExists(
+                    f"application {name!r} is there already, with another definition; drop it first"
+                )
+        return application
+
+    def application(self, name: str) -> Application:
+        """The application of that name."""
+        value = self.coordination.read("applications", check_name("an application", name))
+        if value is None:
+            there = ", ".join(one.name for one in self.applications()) or "none"
+            raise UnknownApplication(f"there is no application {name!r} in {self.address} (applications: {there})")
+        return Application.from_json(value)
+
+    def applications(self) -> list[Application]:
+        """All applications, by name."""
+        values = (self.coordination.read("applications", name) for name in self.coordination.children("applications"))
+        return [Application.from_json(value) for value in values if value is not None]
+
+    def drop_application(self, name: str) -> None:
+        """Forget an application, its flows and their datamarkers."""
+        self.application(name)
+        self.coordination.delete("applications", name)
+        self.coordination.delete("flows", name)
+
+    def subscribe(self, application: str, handler: Any, **options: Any) -> Subscriber:
+        """Start a subscriber of an application; the options are those of `Subscriber`."""
+        from tidings.subscriber import Subscriber
+
+        self.application(application)
+        return Subscriber(self.coordination, application, handler, **options)
+
+    def publisher(self, streams: Sequence[str] | None = None, **options: Any) -> Publisher:
+        """Start a publisher; the options are those of `Publisher`."""
+        from tidings.publisher import Publisher
+
+        for stream in streams or ():
+            self.stream(stream)
+        return Publisher(self.coordination, streams, **options)
 
     def close(self) -> None:
         """End the session, and the embedded ZooKeeper if this cluster started one."""

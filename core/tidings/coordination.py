@@ -65,15 +65,20 @@ def split_address(address: str) -> tuple[str, str]:
 class Coordination:
     """A ZooKeeper session, seen as a tree of JSON values.
 
-    `credentials` (`user:password`) makes what this session creates writable by that user alone; others may read it.
+    `timeout` is how long to wait for ZooKeeper at first; `session_timeout` is how long ZooKeeper waits for this process
+    before it lets go of what the process holds. `credentials` (`user:password`) makes what this session creates
+    writable by that user alone; others may read it.
     """
 
-    def __init__(self, address: str, *, timeout: float = 10.0, credentials: str | None = None) -> None:
+    def __init__(
+        self, address: str, *, timeout: float = 10.0, session_timeout: float = 10.0, credentials: str | None = None
+    ) -> None:
         self.hosts, self.root = split_address(address)
         self.address = self.hosts + self.root
+        self.session_timeout = session_timeout
         self._client = KazooClient(
             hosts=self.hosts,
-            timeout=timeout,
+            timeout=session_timeout,
             auth_data=[("digest", credentials)] if credentials else None,
             default_acl=[*CREATOR_ALL_ACL, *READ_ACL_UNSAFE] if credentials else None,
         )
@@ -94,6 +99,11 @@ class Coordination:
         """The kazoo client, for recipes; paths given to it start with `root`."""
         return self._client
 
+    def ping(self) -> None:
+        """Ask something of ZooKeeper, and wait for the answer."""
+        with self.speaking():
+            self._client.exists(self.root)
+
     def path(self, *parts: str) -> str:
         """The full path of a place in the cluster's tree."""
         return "/".join((self.root, *parts))
@@ -102,11 +112,14 @@ class Coordination:
         """The value at this place, or None if there is none."""
         return self._read(*parts)[0]
 
-    def create(self, value: dict[str, Any], *parts: str) -> bool:
-        """Put a value where there is none; False, and nothing changed, if there is one."""
-        with self._speaking():
+    def create(self, value: dict[str, Any], *parts: str, ephemeral: bool = False) -> bool:
+        """Put a value where there is none; False, and nothing changed, if there is one.
+
+        An ephemeral value goes away with the session.
+        """
+        with self.speaking():
             try:
-                self._client.create(self.path(*parts), _encode(value), makepath=True)
+                self._client.create(self.path(*parts), encode(value), ephemeral=ephemeral, makepath=True)
             except NodeExistsError:
                 return False
         return True
@@ -114,24 +127,24 @@ class Coordination:
     def write(self, value: dict[str, Any], *parts: str) -> None:
         """Put a value, whether there is one or not."""
         if not self.create(value, *parts):
-            with self._speaking():
-                self._client.set(self.path(*parts), _encode(value))
+            with self.speaking():
+                self._client.set(self.path(*parts), encode(value))
 
     def replace(self, value: dict[str, Any], before: dict[str, Any] | None, *parts: str) -> bool:
         """Put a value, if what is there is still `before`; False, and nothing changed, if it is not."""
         known, version = self._read(*parts)
         if known != before:
             return False
-        with self._speaking():
+        with self.speaking():
             try:
-                self._client.set(self.path(*parts), _encode(value), version)
+                self._client.set(self.path(*parts), encode(value), version)
             except (BadVersionError, NoNodeError):
                 return False
         return True
 
     def delete(self, *parts: str) -> bool:
         """Delete this place with all below it; False if it is not there."""
-        with self._speaking():
+        with self.speaking():
             try:
                 self._client.delete(self.path(*parts), recursive=True)
             except NoNodeError:
@@ -140,7 +153,7 @@ class Coordination:
 
     def children(self, *parts: str) -> list[str]:
         """The names below this place; none if it is not there."""
-        with self._speaking():
+        with self.speaking():
             try:
                 return sorted(self._client.get_children(self.path(*parts)))
             except NoNodeError:
@@ -152,24 +165,16 @@ class Coordination:
         self._client.close()
 
     def _read(self, *parts: str) -> tuple[dict[str, Any] | None, int]:
-        with self._speaking():
+        with self.speaking():
             try:
                 raw, stat = self._client.get(self.path(*parts))
             except NoNodeError:
                 return None, -1
-        if not raw:  # made only to hold the nodes below it
-            return None, stat.version
-        try:
-            value = json.loads(raw)
-            del value["version"]
-        except (ValueError, KeyError, TypeError):
-            raise CoordinationUnavailable(
-                f"what ZooKeeper holds at {self.path(*parts)} was not put there by tidings"
-            ) from None
-        return value, stat.version
+        return decode(self.path(*parts), raw), stat.version
 
     @contextlib.contextmanager
-    def _speaking(self) -> Iterator[None]:
+    def speaking(self) -> Iterator[None]:
+        """Turn kazoo's errors into ours."""
         try:
             yield
         except (NoAuthError, AuthFailedError):
@@ -188,5 +193,18 @@ class Coordination:
             ) from None
 
 
-def _encode(value: dict[str, Any]) -> bytes:
+def encode(value: dict[str, Any]) -> bytes:
+    """A value as it is kept in ZooKeeper: JSON, with the version of its form."""
     return json.dumps({"version": VALUE_VERSION, **value}, ensure_ascii=False).encode()
+
+
+def decode(path: str, raw: bytes) -> dict[str, Any] | None:
+    """The value that `encode` wrote; None for a node that was made only to hold those below it."""
+    if not raw:
+        return None
+    try:
+        value: dict[str, Any] = json.loads(raw)
+        del value["version"]
+    except (ValueError, KeyError, TypeError):
+        raise CoordinationUnavailable(f"what ZooKeeper holds at {path} was not put there by tidings") from None
+    return value

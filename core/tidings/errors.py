@@ -27,6 +27,10 @@ class InvalidOption(TidingsError):
     """An option is unknown, is missing, or has a value that it cannot have."""
 
 
+class InvalidFilter(TidingsError):
+    """A filter cannot be read or could not be evaluated alike everywhere; the message points at the column."""
+
+
 class InvalidConfig(TidingsError):
     """A `tidings.yml` is broken; the message names the file, the line and the key."""
 
@@ -37,6 +41,18 @@ class UnknownStream(TidingsError):
 
 class StreamExists(TidingsError):
     """A stream of that name is there already, with another definition."""
+
+
+class UnknownApplication(TidingsError):
+    """No application of that name is defined in this cluster."""
+
+
+class ApplicationExists(TidingsError):
+    """An application of that name is there already, with another definition."""
+
+
+class SubscriberExists(TidingsError):
+    """A subscriber of that id is running already."""
 
 
 class LogUnavailable(TidingsError):

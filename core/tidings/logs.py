@@ -5,6 +5,7 @@ A log is found by the scheme of its address, `delta:/data/contacts`, among the e
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -168,3 +169,22 @@ def check_held(stream: str, bounds: dict[int, Bounds], after: Positions) -> None
             "the stream was made anew, or restored from an older copy",
             ahead,
         )
+
+
+def positions_at(log: Log, shard: int, time: dt.datetime) -> Position:
+    """Where a reader stands whose next update of the shard is the first that is not older than this time.
+
+    Found by halving, as far as times grow with positions, which they do in a log that is written as things happen.
+    """
+    bounds = log.bounds()
+    low, high = bounds[shard].floor.seq, bounds[shard].head.seq
+    others = {other: held.head for other, held in bounds.items() if other != shard}
+    while low < high:
+        middle = (low + high) // 2
+        row = log.tail(Positions({**others, shard: Position(middle)}), 1)
+        found = row["time"][0].as_py() if len(row) else None
+        if found is not None and found < time:
+            low = max(middle + 1, int(row["seq"][0].as_py()))
+        else:
+            high = middle
+    return Position(low)

@@ -4,6 +4,7 @@
 | --- | --- |
 | `tidings.logs` | a log, by the scheme of its address |
 | `tidings.stages` | a stage of a pipeline, by its name in `tidings.yml` |
+| `tidings.balancers` | a way to share an application's flows among its subscribers, by its name |
 
 "Not installed" and "installed, but it does not import" are different errors, because the cure is different.
 """
@@ -17,7 +18,7 @@ from typing import Any
 
 from tidings.errors import PluginBroken, PluginMissing, TidingsError
 
-GROUPS = {"tidings.logs": "log", "tidings.stages": "stage"}
+GROUPS = {"tidings.logs": "log", "tidings.stages": "stage", "tidings.balancers": "balancer"}
 
 
 @dataclass(frozen=True, slots=True)

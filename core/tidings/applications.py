@@ -1,0 +1,101 @@
+"""An application: a named consumer of streams, with its filter, its start and the way it is delivered to."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from tidings.coordination import check_name
+from tidings.errors import InvalidOption
+from tidings.filters import EVERYTHING, Filter, parse
+from tidings.positions import Positions
+
+MODES = ("reliable", "realtime")
+
+
+@dataclass(frozen=True, slots=True)
+class Application:
+    """What the cluster knows of an application.
+
+    | field | meaning |
+    | --- | --- |
+    | `streams` | the streams it reads |
+    | `filter` | which of their updates, as text; None for all |
+    | `start` | where a flow begins that has no datamarker: `earliest`, `latest`, a time, or positions a stream |
+    | `mode` | `reliable`: every update, at least once; `realtime`: what is older than `max_age` is skipped |
+    | `max_age` | seconds, for `realtime` |
+    | `balance` | how flows are shared among its subscribers: `random`, `zookeeper`, or a plugin's name |
+    """
+
+    name: str
+    streams: tuple[str, ...]
+    filter: str | None = None
+    start: str | Mapping[str, Mapping[str, Any]] = "latest"
+    mode: str = "reliable"
+    max_age: int | None = None
+    balance: str = "random"
+
+    def __post_init__(self) -> None:
+        check_name("an application", self.name)
+        object.__setattr__(self, "streams", _streams(self.name, self.streams))
+        object.__setattr__(self, "start", check_start(self.start))
+        self.parsed_filter()
+        if self.mode not in MODES:
+            raise InvalidOption(f"mode {self.mode!r} of application {self.name!r} is none of {', '.join(MODES)}")
+        if self.max_age is not None and (self.mode != "realtime" or self.max_age <= 0):
+            raise InvalidOption(f"max_age of application {self.name!r} is a number of seconds, and for realtime mode")
+
+    def parsed_filter(self) -> Filter:
+        """The filter, ready to be used."""
+        return parse(self.filter) if self.filter else EVERYTHING
+
+    def starting_positions(self, stream: str) -> Positions | None:
+        """The first positions wanted of a stream, if the start names them."""
+        return Positions.from_json(self.start.get(stream, {})) if isinstance(self.start, Mapping) else None
+
+    def starting_time(self) -> dt.datetime | None:
+        """The time from which updates are wanted, if the start is one."""
+        if isinstance(self.start, str) and self.start not in ("earliest", "latest"):
+            return dt.datetime.fromisoformat(self.start)
+        return None
+
+    def to_json(self) -> dict[str, Any]:
+        """The definition as it is kept in ZooKeeper."""
+        return {**asdict(self), "streams": list(self.streams)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Application:
+        """The definition that `to_json` wrote; keys of a later version are left alone."""
+        known: dict[str, Any] = {field.name: value[field.name] for field in fields(cls) if field.name in value}
+        return cls(**known)
+
+
+def check_start(start: Any) -> str | dict[str, dict[str, Any]]:
+    """The start in its one written form: `earliest`, `latest`, a time in UTC, or positions a stream.
+
+    >>> check_start(dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    '2026-01-01T00:00:00Z'
+    """
+    if start in ("earliest", "latest"):
+        return str(start)
+    if isinstance(start, Mapping):
+        return {stream: Positions.from_json(positions).to_json() for stream, positions in start.items()}
+    if isinstance(start, str):
+        try:
+            start = dt.datetime.fromisoformat(start)
+        except ValueError:
+            start = None
+    if not isinstance(start, dt.datetime) or start.tzinfo is None:
+        raise InvalidOption(
+            "start is earliest, latest, a time with its zone, as in 2026-01-01T00:00:00Z, "
+            "or positions, as in {'contacts': {0: 1200}}"
+        )
+    return start.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+
+
+def _streams(application: str, streams: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(streams, str) or not streams or len(set(streams)) < len(streams):
+        raise InvalidOption(f"application {application!r} reads one stream or more, each named once, not {streams!r}")
+    return tuple(check_name("a stream", stream) for stream in streams)

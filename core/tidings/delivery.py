@@ -1,0 +1,166 @@
+"""Delivery: what publishers and subscribers say to each other, over Arrow Flight.
+
+A subscriber runs a Flight server. A publisher opens one exchange with each subscriber and multiplexes flows on it. Each
+message is JSON in the metadata of a Flight message; a batch carries its rows beside it. Every message about a flow
+names the owner's epoch, and a subscriber refuses one that is not the flow's newest.
+
+| from the publisher | |
+| --- | --- |
+| `open` | the flow begins, after this position; answered by `opened` or `refused` |
+| `batch` | rows, of several shards one after the other; `parts` says which, how many, and up to which position |
+| `token` | answered by `ack` once all before it is processed |
+| `loss` | the log does not hold these positions any more |
+| `skipped` | so many updates were too old for a realtime application |
+| `close` | the flow ends here; answered by `closed` |
+
+| from the subscriber | |
+| --- | --- |
+| `opened`, `refused`, `closed` | the answers to `open` and `close` |
+| `done` | all up to this position is processed: there is room for more |
+| `ack` | the answer to `token` |
+| `parked` | the handler failed again and again |
+| `bye` | the subscriber leaves: end the exchange |
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tidings.errors import InvalidOption
+from tidings.updates import SCHEMA
+
+PROTOCOL = 1
+MAX_METADATA_BYTES = 2**20
+MAX_MESSAGE_BYTES = 64 * 2**20
+
+Message = dict[str, Any]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Security:
+    """How publishers and subscribers know each other: a shared token, and TLS.
+
+    A subscriber has `certificate` and `key` (PEM files); a publisher has `authority`, the certificate that signed them.
+    """
+
+    token: str | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    authority: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise InvalidOption("TLS needs both a certificate and its key")
+        for path in (self.certificate, self.key, self.authority):
+            if path is not None and not Path(path).is_file():
+                raise InvalidOption(f"there is no file {path}, which TLS needs")
+
+    def __repr__(self) -> str:
+        return f"Security(token={'…' if self.token else None}, certificate={self.certificate})"
+
+
+OPEN = Security()
+
+
+def encode(message: Message) -> pa.Buffer:
+    """A message as it travels."""
+    return pa.py_buffer(json.dumps(message).encode())
+
+
+def decode(metadata: pa.Buffer | None) -> Message:
+    """The message that a peer sent; ValueError if it is none."""
+    if metadata is None or metadata.size > MAX_METADATA_BYTES:
+        raise ValueError("a message without metadata, or with too much of it")
+    message = json.loads(metadata.to_pybytes())
+    if not isinstance(message, dict) or not isinstance(message.get("t"), str):
+        raise ValueError("a message that is no object, or has no type")
+    return message
+
+
+class Connection:
+    """A publisher's exchange with one subscriber: sends in order, hands on what comes back, tells when it breaks."""
+
+    def __init__(
+        self,
+        subscriber: str,
+        address: str,
+        hello: Message,
+        security: Security,
+        on_message: Callable[[Connection, Message], None],
+        on_broken: Callable[[Connection, str], None],
+    ) -> None:
+        self.subscriber = subscriber
+        self.address = address
+        self._hello = hello
+        self._security = security
+        self._on_message = on_message
+        self._on_broken = on_broken
+        self._outgoing: queue.SimpleQueue[tuple[Message, pa.RecordBatch | None] | None] = queue.SimpleQueue()
+        self._broken = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"tidings-send-{subscriber}", daemon=True)
+        self._thread.start()
+
+    def send(self, message: Message, rows: pa.RecordBatch | None = None) -> None:
+        """Queue a message; what is queued when the connection breaks is gone."""
+        self._outgoing.put((message, rows))
+
+    def close(self) -> None:
+        """Send what is queued, and end."""
+        self._outgoing.put(None)
+
+    def _run(self) -> None:
+        scheme = "grpc+tls" if self._security.authority else "grpc"
+        options: dict[str, Any] = {}
+        if self._security.authority:
+            options["tls_root_certs"] = self._security.authority.read_bytes()
+        try:
+            with flight.connect(f"{scheme}://{self.address}", **options) as client:
+                self._exchange(client)
+            reason = "closed"
+        except (pa.ArrowException, OSError, ValueError) as error:
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        self._broken.set()
+        self._on_broken(self, reason)
+
+    def _exchange(self, client: flight.FlightClient) -> None:
+        headers = [(b"authorization", f"Bearer {self._security.token}".encode())] if self._security.token else []
+        descriptor = flight.FlightDescriptor.for_command(json.dumps(self._hello).encode())
+        writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(headers=headers))
+        listener = threading.Thread(
+            target=self._listen, args=(reader,), name=f"tidings-hear-{self.subscriber}", daemon=True
+        )
+        listener.start()
+        with writer:
+            writer.begin(SCHEMA)
+            while (item := self._outgoing.get()) is not None:
+                message, rows = item
+                if self._broken.is_set():
+                    raise OSError("the subscriber ended the exchange")
+                if rows is None:
+                    writer.write_metadata(encode(message))
+                else:
+                    writer.write_with_metadata(rows, encode(message))
+            writer.done_writing()
+            listener.join(timeout=5)
+
+    def _listen(self, reader: Any) -> None:
+        try:
+            while (message := decode(reader.read_chunk().app_metadata))["t"] != "bye":
+                self._on_message(self, message)
+        except StopIteration:
+            pass
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+            logger.warning("subscriber %s: %s", self.subscriber, str(error).splitlines()[0] if str(error) else error)
+        self._broken.set()
+        self._outgoing.put(None)

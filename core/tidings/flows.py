@@ -1,0 +1,34 @@
+"""A flow: the updates of one shard of one stream for one application; and what ZooKeeper holds of it.
+
+```
+/<root>/flows/<app>/<stream>/<shard>/epoch       its data version is the epoch
+/<root>/flows/<app>/<stream>/<shard>/owner       ephemeral: the publisher that sends the flow
+/<root>/flows/<app>/<stream>/<shard>/datamarker  position, epoch, time
+/<root>/flows/<app>/<stream>/<shard>/subscriber  which subscriber holds the flow, since which epoch; parked, and why
+/<root>/flows/<app>/<stream>/<shard>/control     the operator's word
+```
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Flow(NamedTuple):
+    """Which flow.
+
+    >>> str(Flow("cache", "contacts", 3))
+    'cache/contacts/3'
+    """
+
+    application: str
+    stream: str
+    shard: int
+
+    def __str__(self) -> str:
+        return f"{self.application}/{self.stream}/{self.shard}"
+
+    @property
+    def place(self) -> tuple[str, str, str, str]:
+        """Where the flow is in the cluster's tree."""
+        return ("flows", self.application, self.stream, str(self.shard))

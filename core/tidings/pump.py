@@ -1,0 +1,248 @@
+"""The pump: reads one stream's log once for all its flows, filters, and sends.
+
+The *head reader* serves the flows that keep up: one read, each application's filter once, rows to the subscribers that
+hold the flows. A flow whose window is full is detached, so that nobody waits for it; the *catch-up reader* serves it
+from the log on its own until it is near the head again.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidings.applications import Application
+from tidings.delivery import Connection
+from tidings.errors import PositionsLost, TidingsError
+from tidings.flows import Flow
+from tidings.logs import Log
+from tidings.positions import Position, Positions
+from tidings.sending import Sending, State
+
+STEP_ROWS = 50_000
+MESSAGE_BYTES = 4 * 2**20
+IDLE_WAIT = 0.005
+
+logger = logging.getLogger(__name__)
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Rows of one read, in the order of their shards."""
+
+    rows: pa.Table
+    shards: npt.NDArray[np.int32]
+    seqs: npt.NDArray[np.int64]
+    indexes: npt.NDArray[np.int32]
+    row_bytes: float
+
+    @classmethod
+    def of(cls, rows: pa.Table) -> Step:
+        """The rows, brought into order."""
+        shards = rows["shard"].to_numpy()
+        if np.any(np.diff(shards) < 0):
+            order = np.argsort(shards, kind="stable")
+            rows, shards = rows.take(order), shards[order]
+        row_bytes = rows.nbytes / max(1, len(rows))
+        return cls(rows.combine_chunks(), shards, rows["seq"].to_numpy(), rows["index"].to_numpy(), row_bytes)
+
+    def after(self, shard: int, position: Position) -> tuple[int, int]:
+        """Where the rows of a shard after a position begin and end."""
+        first, end = np.searchsorted(self.shards, [shard, shard + 1])
+        seqs = self.seqs[first:end]
+        start = first + int(np.searchsorted(seqs, position.seq, "left"))
+        while start < end and self.position(start) <= position:
+            start += 1
+        return int(start), int(end)
+
+    def position(self, row: int) -> Position:
+        """The position of a row."""
+        return Position(int(self.seqs[row]), int(self.indexes[row]))
+
+
+class Pump:
+    """The flows of one stream that this publisher owns, and the two readers that serve them."""
+
+    def __init__(
+        self, log: Log, may_send: Callable[[], bool], *, window_bytes: int, step_rows: int = STEP_ROWS
+    ) -> None:
+        self.lock = threading.RLock()
+        self.flows: dict[Flow, Sending] = {}
+        self._log = log
+        self._may_send = may_send
+        self._window = window_bytes
+        self._step_rows = step_rows
+        self._stopped = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(work,), name=f"tidings-{name}", daemon=True)
+            for name, work in (("head", self.head_step), ("catch-up", self.catch_up_step))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def log(self) -> Log:
+        """The log that is read."""
+        return self._log
+
+    def close(self) -> None:
+        """Stop both readers."""
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+        self._log.close()
+
+    def _run(self, work: Callable[[], bool]) -> None:
+        while not self._stopped.is_set():
+            try:
+                busy = self._may_send() and work()
+            except TidingsError as error:
+                logger.warning("%s", error)
+                busy = False
+                self._stopped.wait(1.0)
+            except Exception:
+                logger.exception("a reader failed, and tries again")
+                busy = False
+                self._stopped.wait(1.0)
+            if not busy:
+                self._stopped.wait(IDLE_WAIT)
+
+    def head_step(self) -> bool:
+        """Read what is new and send it to the flows that keep up; False if there was nothing."""
+        with self.lock:
+            riding = [one for one in self.flows.values() if one.state is State.OPEN and one.attached]
+            stands: dict[int, Position] = {}
+            for one in riding:
+                stands[one.flow.shard] = min(stands.get(one.flow.shard, one.sent), one.sent)
+        if not riding:
+            return False
+        try:
+            rows = self._log.tail(self._only(stands), self._step_rows)
+        except PositionsLost as error:
+            with self.lock:
+                for one in riding:
+                    one.attached = one.flow.shard not in error.lost  # the catch-up reader tells of the loss
+            return True
+        if len(rows) == 0:
+            return False
+        self._send(Step.of(rows), riding)
+        return True
+
+    def catch_up_step(self) -> bool:
+        """Bring each detached flow that has room a little further; False if there was nothing to do."""
+        with self.lock:
+            behind = [one for one in self.flows.values() if one.state is State.OPEN and not one.attached]
+        busy = False
+        for one in behind:
+            if one.bytes_in_flight > self._window // 2 or not self._may_send():
+                continue
+            busy = self._catch_up(one) or busy
+        return busy
+
+    def _catch_up(self, one: Sending) -> bool:
+        shard = one.flow.shard
+        try:
+            rows = self._log.tail(self._only({shard: one.sent}), self._step_rows // 5)
+        except PositionsLost as error:
+            self._tell_loss(one, *error.lost[shard])
+            return True
+        if len(rows):
+            self._send(Step.of(rows), [one])
+        head = self._log.bounds()[shard].head
+        with self.lock:
+            if one.state is State.OPEN and head.seq - one.sent.seq <= self._step_rows:
+                one.attached = one.bytes_in_flight < self._window
+        return len(rows) > 0
+
+    def _tell_loss(self, one: Sending, first: int, last: int) -> None:
+        with self.lock:
+            if one.state is not State.OPEN or one.connection is None:
+                return
+            logger.warning("flow %s: %d to %d are lost", one.flow, first, last)
+            one.connection.send(one.message("loss", first=[first, 0], last=[last, 0]))
+            one.sent = Position(last) if last >= first else one.sent
+            one.lost = Position(first), Position(last)
+
+    def _only(self, stands: dict[int, Position]) -> Positions:
+        """Positions from which a read gives rows of these shards, and of no other."""
+        heads = {shard: bounds.head for shard, bounds in self._log.bounds().items() if shard not in stands}
+        return Positions({**heads, **stands})
+
+    def _send(self, step: Step, sendings: Iterable[Sending]) -> None:
+        chosen: dict[Application, Rows] = {}
+        for one in sendings:
+            if one.application not in chosen:
+                chosen[one.application] = np.flatnonzero(one.filter.mask(step.rows).to_numpy(zero_copy_only=False))
+        fresh = {app: _fresh(step, app) for app in chosen if app.mode == "realtime"}
+        with self.lock:
+            outgoing: dict[Connection, list[tuple[Sending, Rows]]] = defaultdict(list)
+            for one in sendings:
+                if one.state is not State.OPEN or one.connection is None or not self._may_send():
+                    continue
+                start, end = step.after(one.flow.shard, one.sent)
+                if start == end:
+                    continue
+                if one.bytes_in_flight >= self._window:
+                    one.attached = False
+                    continue
+                matching = chosen[one.application]
+                wanted = matching[np.searchsorted(matching, start) : np.searchsorted(matching, end)]
+                if one.application in fresh:
+                    young = wanted[fresh[one.application][wanted]]
+                    if len(young) < len(wanted):
+                        one.connection.send(one.message("skipped", count=len(wanted) - len(young)))
+                    wanted = young
+                one.sent = step.position(end - 1)
+                if len(wanted):
+                    size = int(len(wanted) * step.row_bytes)
+                    one.in_flight.append((one.sent, size))
+                    one.bytes_in_flight += size
+                    outgoing[one.connection].append((one, wanted))
+            for connection, parts in outgoing.items():
+                for message, rows in _messages(step, parts):
+                    connection.send(message, rows)
+
+
+def _fresh(step: Step, application: Application) -> npt.NDArray[np.bool_]:
+    """Which rows are young enough for a realtime application."""
+    if application.max_age is None:
+        return np.ones(len(step.rows), bool)
+    oldest = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=application.max_age)
+    young = pc.fill_null(pc.greater_equal(step.rows["time"], pa.scalar(oldest, pa.timestamp("us", "UTC"))), True)
+    mask: npt.NDArray[np.bool_] = young.to_numpy()
+    return mask
+
+
+def _messages(step: Step, parts: list[tuple[Sending, Rows]]) -> Iterator[tuple[dict[str, object], pa.RecordBatch]]:
+    """Batches of a size that travels well: each with rows of one flow or several, one after the other."""
+    most = max(1, int(MESSAGE_BYTES / max(1.0, step.row_bytes)))
+    gathered: list[tuple[Sending, Rows, Position]] = []
+    count = 0
+    for one, rows in parts:
+        for start in range(0, len(rows), most):
+            piece = rows[start : start + most]
+            last = start + most >= len(rows)
+            gathered.append((one, piece, one.sent if last else step.position(int(piece[-1]))))
+            count += len(piece)
+            if count >= most:
+                yield _message(step, gathered)
+                gathered, count = [], 0
+    if gathered:
+        yield _message(step, gathered)
+
+
+def _message(step: Step, parts: list[tuple[Sending, Rows, Position]]) -> tuple[dict[str, object], pa.RecordBatch]:
+    indices = np.concatenate([rows for _, rows, _ in parts])
+    whole = len(indices) == len(step.rows)
+    table = step.rows if whole else step.rows.take(indices).combine_chunks()
+    about = [[one.flow.shard, one.epoch, len(rows), upto.seq, upto.index] for one, rows, upto in parts]
+    return {"t": "batch", "stream": parts[0][0].flow.stream, "parts": about}, table.to_batches()[0]

@@ -1,0 +1,100 @@
+"""One flow on its way from the log to its subscriber: where it stands, and what may be done with it next.
+
+```
+IDLE --open--> OPENING --opened--> OPEN --token--> CLOSING --ack--> CLOSED_OFF --closed--> IDLE
+                                     \\--parked--> PARKED
+```
+
+A flow whose connection breaks is IDLE again, and stands at its datamarker.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections import deque
+from dataclasses import dataclass, field
+
+from tidings.applications import Application
+from tidings.delivery import Connection, Message
+from tidings.filters import Filter
+from tidings.flows import Flow
+from tidings.positions import Position
+
+
+class State(enum.Enum):
+    """What a flow is doing."""
+
+    IDLE = "idle"
+    OPENING = "opening"
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED_OFF = "closed off"
+    PARKED = "parked"
+
+
+@dataclass
+class Sending:
+    """A flow that this publisher owns. Guarded by its pump's lock."""
+
+    flow: Flow
+    epoch: int
+    application: Application
+    filter: Filter
+    marker: Position
+    """What is acknowledged and written: where the flow starts again after a fault."""
+    written: bool
+    """Whether `marker` is in ZooKeeper, or only where a flow without one begins."""
+    sent: Position = field(init=False)
+    """Up to where updates were sent, or left out by the filter."""
+    state: State = State.IDLE
+    connection: Connection | None = None
+    subscriber: str | None = None
+    attached: bool = False
+    """Whether the flow rides with the head reader; else it is caught up on its own."""
+    in_flight: deque[tuple[Position, int]] = field(default_factory=deque)
+    bytes_in_flight: int = 0
+    token: Position | None = None
+    token_time: float = 0.0
+    since: float = field(default_factory=time.monotonic)
+    """When the state was entered, for patience to run out."""
+    leaving: bool = False
+    """Whether the ownership is to be released once the flow is closed."""
+    lost: tuple[Position, Position] | None = None
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        self.sent = self.marker
+
+    def enter(self, state: State) -> None:
+        """Begin to do something else."""
+        self.state = state
+        self.since = time.monotonic()
+
+    def message(self, kind: str, **more: object) -> Message:
+        """A message about this flow."""
+        return {"t": kind, "stream": self.flow.stream, "shard": self.flow.shard, "epoch": self.epoch, **more}
+
+    def reset(self) -> None:
+        """The connection is gone, and with it all that was not acknowledged."""
+        self.connection = None
+        self.sent = self.marker
+        self.token = None
+        self.attached = False
+        self.in_flight.clear()
+        self.bytes_in_flight = 0
+        self.enter(State.IDLE)
+
+    def done(self, position: Position) -> bool:
+        """The subscriber has processed all up to here; False if it was not sent that."""
+        if position > self.sent:
+            return False
+        while self.in_flight and self.in_flight[0][0] <= position:
+            self.bytes_in_flight -= self.in_flight.popleft()[1]
+        return True
+
+    def send_token(self) -> None:
+        """Ask for an acknowledgement of all that was sent."""
+        assert self.connection is not None
+        self.token, self.token_time = self.sent, time.monotonic()
+        self.connection.send(self.message("token", position=[self.sent.seq, self.sent.index]))
