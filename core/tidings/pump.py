@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -120,56 +121,61 @@ class Pump:
         """Read what is new and send it to the flows that keep up; False if there was nothing."""
         with self.lock:
             riding = [one for one in self.flows.values() if one.state is State.OPEN and one.attached]
-            stands: dict[int, Position] = {}
-            for one in riding:
-                stands[one.flow.shard] = min(stands.get(one.flow.shard, one.sent), one.sent)
-        if not riding:
+        return bool(riding) and self._read_and_send(riding)
+
+    def catch_up_step(self) -> bool:
+        """Bring detached flows that have room a little further; False if there was nothing to do.
+
+        Flows that are about as far behind share a read; the one that was served least lately says how far that is.
+        """
+        with self.lock:
+            behind = [
+                one
+                for one in self.flows.values()
+                if one.state is State.OPEN and not one.attached and one.bytes_in_flight <= self._window // 2
+            ]
+        if not behind:
             return False
+        heads = {shard: bounds.head.seq for shard, bounds in self._log.bounds().items()}
+        eldest = min(behind, key=lambda one: one.served)
+        distance = heads[eldest.flow.shard] - eldest.sent.seq
+        group = [one for one in behind if abs(heads[one.flow.shard] - one.sent.seq - distance) <= self._step_rows]
+        for one in group:
+            one.served = time.monotonic()
+        busy = self._read_and_send(group)
+        with self.lock:
+            for one in group:
+                near = heads[one.flow.shard] - one.sent.seq <= self._step_rows // 4
+                one.attached = one.state is State.OPEN and near and one.bytes_in_flight < self._window
+        return busy
+
+    def _read_and_send(self, group: list[Sending]) -> bool:
+        stands: dict[int, Position] = {}
+        with self.lock:
+            for one in group:
+                stands[one.flow.shard] = min(stands.get(one.flow.shard, one.sent), one.sent)
         try:
             rows = self._log.tail(self._only(stands), self._step_rows)
         except PositionsLost as error:
-            with self.lock:
-                for one in riding:
-                    one.attached = one.flow.shard not in error.lost  # the catch-up reader tells of the loss
+            for one in group:
+                if one.flow.shard in error.lost:
+                    self._tell_loss(one, *error.lost[one.flow.shard])
             return True
         if len(rows) == 0:
             return False
-        self._send(Step.of(rows), riding)
+        self._send(Step.of(rows), group)
         return True
-
-    def catch_up_step(self) -> bool:
-        """Bring each detached flow that has room a little further; False if there was nothing to do."""
-        with self.lock:
-            behind = [one for one in self.flows.values() if one.state is State.OPEN and not one.attached]
-        busy = False
-        for one in behind:
-            if one.bytes_in_flight > self._window // 2 or not self._may_send():
-                continue
-            busy = self._catch_up(one) or busy
-        return busy
-
-    def _catch_up(self, one: Sending) -> bool:
-        shard = one.flow.shard
-        try:
-            rows = self._log.tail(self._only({shard: one.sent}), self._step_rows // 5)
-        except PositionsLost as error:
-            self._tell_loss(one, *error.lost[shard])
-            return True
-        if len(rows):
-            self._send(Step.of(rows), [one])
-        head = self._log.bounds()[shard].head
-        with self.lock:
-            if one.state is State.OPEN and head.seq - one.sent.seq <= self._step_rows:
-                one.attached = one.bytes_in_flight < self._window
-        return len(rows) > 0
 
     def _tell_loss(self, one: Sending, first: int, last: int) -> None:
         with self.lock:
             if one.state is not State.OPEN or one.connection is None:
                 return
+            first = max(first, one.sent.seq + 1)
+            if last < first:
+                return
             logger.warning("flow %s: %d to %d are lost", one.flow, first, last)
             one.connection.send(one.message("loss", first=[first, 0], last=[last, 0]))
-            one.sent = Position(last) if last >= first else one.sent
+            one.sent = Position(last)
             one.lost = Position(first), Position(last)
 
     def _only(self, stands: dict[int, Position]) -> Positions:
@@ -242,7 +248,10 @@ def _messages(step: Step, parts: list[tuple[Sending, Rows]]) -> Iterator[tuple[d
 
 def _message(step: Step, parts: list[tuple[Sending, Rows, Position]]) -> tuple[dict[str, object], pa.RecordBatch]:
     indices = np.concatenate([rows for _, rows, _ in parts])
-    whole = len(indices) == len(step.rows)
-    table = step.rows if whole else step.rows.take(indices).combine_chunks()
+    first, count = int(indices[0]), len(indices)
+    if int(indices[-1]) - first + 1 == count and bool(np.all(np.diff(indices) == 1)):
+        table = step.rows.slice(first, count)  # nothing is copied
+    else:
+        table = step.rows.take(indices).combine_chunks()
     about = [[one.flow.shard, one.epoch, len(rows), upto.seq, upto.index] for one, rows, upto in parts]
     return {"t": "batch", "stream": parts[0][0].flow.stream, "parts": about}, table.to_batches()[0]
