@@ -12,7 +12,7 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -159,31 +159,43 @@ class Pump:
         except PositionsLost as error:
             for one in group:
                 if one.flow.shard in error.lost:
-                    self._tell_loss(one, *error.lost[one.flow.shard])
+                    first, last = error.lost[one.flow.shard]
+                    if first <= stands[one.flow.shard].seq:
+                        self._park(one, "it stands after the end of the log, which was made anew or restored")
+                    else:
+                        self._tell_loss(one, last)
             return True
         if len(rows) == 0:
             return False
-        self._send(Step.of(rows), group)
+        self._send(Step.of(rows), group, stands)
         return True
 
-    def _tell_loss(self, one: Sending, first: int, last: int) -> None:
+    def _tell_loss(self, one: Sending, last: int) -> None:
+        """Tell the subscriber that the log does not hold what comes after the flow's stand, up to `last`."""
         with self.lock:
-            if one.state is not State.OPEN or one.connection is None:
-                return
-            first = max(first, one.sent.seq + 1)
-            if last < first:
+            first = one.sent.seq + 1
+            if one.state is not State.OPEN or one.connection is None or last < first:
                 return
             logger.warning("flow %s: %d to %d are lost", one.flow, first, last)
             one.connection.send(one.message("loss", first=[first, 0], last=[last, 0]))
             one.sent = Position(last)
             one.lost = Position(first), Position(last)
 
+    def _park(self, one: Sending, reason: str) -> None:
+        """Leave a flow alone that cannot go on: its datamarker goes back by an operator's word only."""
+        with self.lock:
+            if one.state is State.OPEN:
+                logger.error("flow %s: %s", one.flow, reason)
+                one.reason = reason
+                one.enter(State.PARKED)
+
     def _only(self, stands: dict[int, Position]) -> Positions:
         """Positions from which a read gives rows of these shards, and of no other."""
         heads = {shard: bounds.head for shard, bounds in self._log.bounds().items() if shard not in stands}
         return Positions({**heads, **stands})
 
-    def _send(self, step: Step, sendings: Iterable[Sending]) -> None:
+    def _send(self, step: Step, sendings: Iterable[Sending], begun: Mapping[int, Position]) -> None:
+        """Send each flow what it wants of a read; `begun` says after which position the read began in each shard."""
         chosen: dict[Application, Rows] = {}
         for one in sendings:
             if one.application not in chosen:
@@ -194,6 +206,8 @@ class Pump:
             for one in sendings:
                 if one.state is not State.OPEN or one.connection is None or not self._may_send():
                     continue
+                if one.sent < begun[one.flow.shard] or one.application not in chosen:
+                    continue  # while the log was read the flow went back to its datamarker, or got another filter
                 start, end = step.after(one.flow.shard, one.sent)
                 if start == end:
                     continue

@@ -60,6 +60,8 @@ class Sending:
     """When the state was entered, for patience to run out."""
     leaving: bool = False
     """Whether the ownership is to be released once the flow is closed."""
+    served: float = 0.0
+    """When the catch-up reader last read for it."""
     lost: tuple[Position, Position] | None = None
     reason: str = ""
 
