@@ -20,7 +20,8 @@ does not, so it holds where the key does not exist. A condition is true or false
 - Both ends of an interval belong to it; one of them may be left out.
 - A regular expression must match the whole value. Which ones are allowed is in `docs/filters.md`.
 
-A row has each attribute once: Python's dict and Spark's maps see to that.
+A row has each attribute once: Python's dict and Spark's maps see to that. Should a foreign writer put one there twice,
+the first counts, in Spark as in Arrow.
 """
 
 from __future__ import annotations
@@ -374,16 +375,20 @@ class Filter:
     def column(self) -> Column:
         """The filter for a DataFrame of updates: true or false for each row, never null.
 
-        It names columns only, so one can be used with any number of DataFrames, and many in one `select`.
+        It names columns only, so one can be used with any number of DataFrames, and many in one `select`. Building it
+        takes some calls into the JVM for each condition, about a millisecond each: build it once, and keep it.
         """
         from pyspark.sql import functions as F  # noqa: N812
 
-        def column(condition: Condition) -> Column:
-            holds = F.coalesce(_basic(condition)._spark(), F.lit(False))
-            return ~holds if isinstance(condition, Not) else holds
+        no = F.lit(False)
 
+        def column(condition: Condition) -> Column:
+            holds = _basic(condition)._spark()
+            return ~F.coalesce(holds, no) if isinstance(condition, Not) else holds
+
+        # Without a negation around it, a null that counts as false can as well be carried through to the end.
         terms = [_balanced(operator.and_, [column(c) for c in term], F.lit(True)) for term in self.any_of]
-        return _balanced(operator.or_, terms, F.lit(False))
+        return F.coalesce(_balanced(operator.or_, terms, no), no)
 
     def mask(self, rows: pa.Table | pa.RecordBatch) -> pa.BooleanArray:
         """The filter for updates in Arrow: true or false for each row, never null.
@@ -604,11 +609,9 @@ def _literal(value: object) -> Column:
     match value:
         case dt.datetime():
             # Not lit(value): that goes through java.sql.Timestamp, whose calendar is another one before 1582.
-            return F.timestamp_micros(F.lit(_micros(value)).cast("long"))
+            return F.timestamp_micros(F.lit(_micros(value)))
         case Decimal():
             return F.lit(f"{value:f}").cast(DecimalType(_PRECISION, _SCALE))
-        case int():
-            return F.lit(value).cast("long")
     return F.lit(value)
 
 
