@@ -2,7 +2,8 @@
 
 A subscriber runs a Flight server. A publisher opens one exchange with each subscriber and multiplexes flows on it. Each
 message is JSON in the metadata of a Flight message; a batch carries its rows beside it. Every message about a flow
-names the owner's epoch, and a subscriber refuses one that is not the flow's newest.
+names the owner's epoch, and the turn: how often the owner has opened the flow. A subscriber refuses a message that is
+not of the flow's newest epoch and turn, and a publisher leaves answers to an earlier opening alone.
 
 | from the publisher | |
 | --- | --- |

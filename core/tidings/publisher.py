@@ -356,6 +356,7 @@ class Publisher:
         connection = self._connection(sending.flow.application, subscriber, value["address"])
         with self._pumps[sending.flow.stream].lock:
             sending.subscriber, sending.connection, sending.reason = subscriber, connection, ""
+            sending.turn += 1
             sending.enter(State.OPENING)
             after = [sending.marker.seq, sending.marker.index]
             connection.send(sending.message("open", after=after))
@@ -414,8 +415,8 @@ class Publisher:
             return
         with pump.lock:
             for sending in pump.flows.values():
-                here = sending.connection is connection and sending.epoch == message["epoch"]
-                if here and sending.flow.shard == message["shard"]:
+                here = sending.connection is connection and sending.flow.shard == message["shard"]
+                if here and (sending.epoch, sending.turn) == (message["epoch"], message["turn"]):
                     self._hear(sending, message)
                     break
         if message["t"] != "done":

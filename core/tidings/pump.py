@@ -267,5 +267,5 @@ def _message(step: Step, parts: list[tuple[Sending, Rows, Position]]) -> tuple[d
         table = step.rows.slice(first, count)  # nothing is copied
     else:
         table = step.rows.take(indices).combine_chunks()
-    about = [[one.flow.shard, one.epoch, len(rows), upto.seq, upto.index] for one, rows, upto in parts]
+    about = [[one.flow.shard, one.epoch, one.turn, len(rows), upto.seq, upto.index] for one, rows, upto in parts]
     return {"t": "batch", "stream": parts[0][0].flow.stream, "parts": about}, table.to_batches()[0]

@@ -48,6 +48,8 @@ class Sending:
     sent: Position = field(init=False)
     """Up to where updates were sent, or left out by the filter."""
     state: State = State.IDLE
+    turn: int = 0
+    """How often the flow was opened in this epoch; answers to an earlier opening are of no interest."""
     connection: Connection | None = None
     subscriber: str | None = None
     attached: bool = False
@@ -75,7 +77,8 @@ class Sending:
 
     def message(self, kind: str, **more: object) -> Message:
         """A message about this flow."""
-        return {"t": kind, "stream": self.flow.stream, "shard": self.flow.shard, "epoch": self.epoch, **more}
+        era = {"epoch": self.epoch, "turn": self.turn}
+        return {"t": kind, "stream": self.flow.stream, "shard": self.flow.shard, **era, **more}
 
     def reset(self) -> None:
         """The connection is gone, and with it all that was not acknowledged."""

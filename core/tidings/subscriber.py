@@ -70,14 +70,20 @@ class Handler:
         """The flow has left this subscriber."""
 
 
+Era = tuple[int, int]
+"""The owner's epoch, and how often it has opened the flow: what is said of another era is out of date."""
+
+NO_ERA: Era = (-1, 0)
+
+
 @dataclass
 class _Held:
     """A flow that is here: what is to be done for it, in order."""
 
     flow: Flow
-    epoch: int = -1
+    era: Era = NO_ERA
     reply: Callable[[Message], None] = lambda message: None
-    todo: deque[tuple[int, Message, pa.RecordBatch | None]] = field(default_factory=deque)
+    todo: deque[tuple[Era, Message, pa.RecordBatch | None]] = field(default_factory=deque)
     running: bool = False
     open: bool = False
     parked: bool = False
@@ -226,8 +232,8 @@ class Subscriber:
             self._open(stream, message, reply)
         elif message["t"] == "batch":
             start = 0
-            for shard, epoch, count, seq, index in message["parts"]:
-                part = {**message, "shard": shard, "epoch": epoch, "position": [seq, index]}
+            for shard, epoch, turn, count, seq, index in message["parts"]:
+                part = {**message, "shard": shard, "epoch": epoch, "turn": turn, "position": [seq, index]}
                 if rows is None or not 0 < count <= rows.num_rows - start:
                     raise ValueError("a batch whose parts do not fit its rows")
                 self._enqueue(stream, part, rows.slice(start, count), reply)
@@ -238,9 +244,9 @@ class Subscriber:
             raise ValueError(f"a message of unknown type {message['t']!r}")
 
     def _open(self, stream: str, message: Message, reply: Callable[[Message], None]) -> None:
-        shard, epoch = int(message["shard"]), int(message["epoch"])
+        shard, era = int(message["shard"]), _era(message)
         flow = Flow(self.application, stream, shard)
-        answer = {"stream": stream, "shard": shard, "epoch": epoch}
+        answer = {"stream": stream, "shard": shard, "epoch": era[0], "turn": era[1]}
         try:
             holder = self._coordination.read(*flow.place, "subscriber")
         except TidingsError as error:
@@ -248,15 +254,15 @@ class Subscriber:
             return
         with self._lock:
             held = self._held.setdefault((stream, shard), _Held(flow))
-            if epoch < held.epoch or (epoch == held.epoch and held.open):
-                reason = f"the flow's epoch is {held.epoch} already"
-            elif holder is None or holder["id"] != self.id or holder["epoch"] != epoch:
+            if era <= held.era:
+                reason = f"the flow's epoch is {held.era[0]} already"
+            elif holder is None or holder["id"] != self.id or holder["epoch"] != era[0]:
                 reason = "ZooKeeper does not name this subscriber for that epoch"
             elif self._closed.is_set():
                 reason = "the subscriber is closing"
             else:
                 reason = None
-                held.epoch, held.reply, held.open, held.parked = epoch, reply, True, False
+                held.era, held.reply, held.open, held.parked = era, reply, True, False
                 held.todo.clear()
         if reason:
             reply({"t": "refused", **answer, "reason": reason})
@@ -268,17 +274,18 @@ class Subscriber:
     def _enqueue(
         self, stream: str, message: Message, rows: pa.RecordBatch | None, reply: Callable[[Message], None]
     ) -> None:
-        shard, epoch = int(message["shard"]), int(message["epoch"])
+        shard, era = int(message["shard"]), _era(message)
         with self._lock:
             held = self._held.get((stream, shard))
-            if held is not None and held.open and held.epoch == epoch:
-                held.todo.append((epoch, message, rows))
+            if held is not None and held.open and held.era == era:
+                held.todo.append((era, message, rows))
                 if not held.running and not held.parked:
                     held.running = True
                     self._pool.submit(self._process, held)
                 return
         reason = "that epoch is over" if held is not None else "the flow is not open"
-        reply({"t": "refused", "stream": stream, "shard": shard, "epoch": epoch, "reason": reason})
+        answer = {"stream": stream, "shard": shard, "epoch": era[0], "turn": era[1]}
+        reply({"t": "refused", **answer, "reason": reason})
 
     # What the handler does
 
@@ -289,48 +296,49 @@ class Subscriber:
                 if not held.todo or held.parked or self._closed.is_set():
                     held.running = False
                     return
-                epoch, message, rows = held.todo.popleft()
+                era, message, rows = held.todo.popleft()
             try:
-                self._handle(held, epoch, message, rows)
+                self._handle(held, era, message, rows)
             except _Stale:
                 continue
             except Exception:
                 logger.exception("flow %s", held.flow)
-                self._park(held, epoch, message, "an internal error")
+                self._park(held, era, "an internal error")
 
-    def _handle(self, held: _Held, epoch: int, message: Message, rows: pa.RecordBatch | None) -> None:
-        flow, answer = held.flow, {"stream": held.flow.stream, "shard": held.flow.shard, "epoch": epoch}
+    def _handle(self, held: _Held, era: Era, message: Message, rows: pa.RecordBatch | None) -> None:
+        flow, (epoch, turn) = held.flow, era
+        answer = {"stream": flow.stream, "shard": flow.shard, "epoch": epoch, "turn": turn}
         kind = message["t"]
         position = Position(*message["position"]) if "position" in message else None
         if kind == "batch":
             assert rows is not None
             assert position is not None
             about = {"stream": flow.stream, "shard": str(flow.shard), "epoch": str(epoch)}
-            if not self._call(held, epoch, message, "on_batch", rows.replace_schema_metadata(about)):
+            if not self._call(held, era, "on_batch", rows.replace_schema_metadata(about)):
                 return
             held.reply({"t": "done", **answer, "position": message["position"]})
         elif kind == "token":
             assert position is not None
-            if self._call(held, epoch, message, "on_token", flow, Datamarker.now(position, epoch)):
+            if self._call(held, era, "on_token", flow, Datamarker.now(position, epoch)):
                 held.reply({"t": "ack", **answer, "position": message["position"]})
         elif kind == "open":
-            self._call(held, epoch, message, "on_shard_notice", flow)
+            self._call(held, era, "on_shard_notice", flow)
         elif kind == "loss":
             first, last = Position(*message["first"]), Position(*message["last"])
-            self._call(held, epoch, message, "on_data_loss", flow, first, last)
+            self._call(held, era, "on_data_loss", flow, first, last)
         elif kind == "skipped":
-            self._call(held, epoch, message, "on_skipped", flow, message["count"])
+            self._call(held, era, "on_skipped", flow, message["count"])
         elif kind == "close":
-            self._drop(held, "the publisher closed it", epoch)
+            self._drop(held, "the publisher closed it", era)
             held.reply({"t": "closed", **answer})
 
-    def _call(self, held: _Held, epoch: int, message: Message, name: str, *arguments: Any) -> bool:
+    def _call(self, held: _Held, era: Era, name: str, *arguments: Any) -> bool:
         """Call the handler, again if it raises; False once it has been called often enough."""
         method = getattr(self._handler, name, None)
         if method is None:
             return True
         for attempt in range(self._retries + 1):
-            self._await_certainty(held, epoch)
+            self._await_certainty(held, era)
             try:
                 result = method(*arguments)
                 if inspect.isawaitable(result):
@@ -340,13 +348,13 @@ class Subscriber:
                 reason = f"{name}: {type(error).__name__}: {error}"
                 logger.warning("flow %s: %s (attempt %d)", held.flow, reason, attempt + 1)
                 self._closed.wait(self._backoff * 2**attempt * random.uniform(0.5, 1.0))
-        self._park(held, epoch, message, reason)
+        self._park(held, era, reason)
         return False
 
-    def _await_certainty(self, held: _Held, epoch: int) -> None:
+    def _await_certainty(self, held: _Held, era: Era) -> None:
         """Wait while our session may be over; give up once the flow is not ours any more."""
         while True:
-            if held.epoch != epoch or not held.open or self._closed.is_set():
+            if held.era != era or not held.open or self._closed.is_set():
                 raise _Stale
             if self._lease.valid():
                 return
@@ -361,18 +369,18 @@ class Subscriber:
 
         asyncio.run_coroutine_threadsafe(finish(), self._loop).result()
 
-    def _park(self, held: _Held, epoch: int, message: Message, reason: str) -> None:
+    def _park(self, held: _Held, era: Era, reason: str) -> None:
         with self._lock:
-            if held.epoch != epoch:
+            if held.era != era:
                 return
             held.parked = True
             held.todo.clear()
-        flow = held.flow
-        held.reply({"t": "parked", "stream": flow.stream, "shard": flow.shard, "epoch": epoch, "reason": reason[:500]})
+        answer = {"stream": held.flow.stream, "shard": held.flow.shard, "epoch": era[0], "turn": era[1]}
+        held.reply({"t": "parked", **answer, "reason": reason[:500]})
 
-    def _drop(self, held: _Held, reason: str, epoch: int | None = None) -> None:
+    def _drop(self, held: _Held, reason: str, era: Era | None = None) -> None:
         with self._lock:
-            if not held.open or (epoch is not None and held.epoch != epoch):
+            if not held.open or (era is not None and held.era != era):
                 return
             held.open = False
             held.todo.clear()
@@ -390,6 +398,10 @@ class Subscriber:
         for held in self._open_flows():
             self._pool.submit(self._drop, held, reason)
             held.open = False
+
+
+def _era(message: Message) -> Era:
+    return int(message["epoch"]), int(message["turn"])
 
 
 class _Stale(Exception):
