@@ -78,7 +78,7 @@ class Publisher:
         self._connections: dict[str, Connection] = {}
         self._connecting = threading.Lock()
         self._unreachable: dict[str, float] = {}
-        self._markers: queue.SimpleQueue[tuple[Sending, Position] | None] = queue.SimpleQueue()
+        self._markers: queue.SimpleQueue[tuple[Sending, int, Position] | None] = queue.SimpleQueue()
         self._hands = ThreadPoolExecutor(8, thread_name_prefix="tidings-flows")  # most of taking a flow is waiting
         self._view = View(coordination, self._changed.set)
         self._lease = Lease(coordination)
@@ -375,14 +375,17 @@ class Publisher:
         now = time.monotonic()
         pump = self._pumps[sending.flow.stream]
         with pump.lock:
-            if sending.state is State.OPEN and sending.token is None and sending.sent > sending.marker:
-                if now - sending.token_time >= self._token_interval and self.may_send():
+            unasked = not sending.tokens and now - sending.token_time >= self._token_interval
+            if sending.state is State.OPEN and sending.sent > sending.marker:
+                if unasked and self.may_send():
                     sending.send_token()
             elif sending.state in (State.OPENING, State.CLOSING, State.CLOSED_OFF):
                 gone = sending.connection is None
                 if gone or now - sending.since > self._patience:
                     sending.reason = f"no answer while {sending.state.value}"
                     sending.reset()
+                elif sending.state is State.CLOSING and unasked and self.may_send():
+                    sending.send_token()  # ZooKeeper did not take the datamarker of the one before
             finished = sending.leaving and sending.state is State.IDLE
         if finished and sending.flow in pump.flows:
             self._release(sending)
@@ -436,14 +439,15 @@ class Publisher:
                 if not sending.done(position):
                     raise ValueError(f"flow {sending.flow}: it says that it did what it was not sent")
             case "ack":
-                if position != sending.token:
+                if not sending.tokens or position != sending.tokens[0]:
                     raise ValueError(f"flow {sending.flow}: it acknowledges what it was not asked")
-                self._markers.put((sending, position))
+                # Our own position, and not the one that came: equal is not the same, as in 7 and 7.0.
+                self._markers.put((sending, sending.turn, sending.tokens.popleft()))
             case "parked":
                 sending.reason = str(message.get("reason", ""))[:500]
                 sending.enter(State.PARKED)
                 sending.attached = False
-                self._markers.put((sending, sending.marker))
+                self._markers.put((sending, sending.turn, sending.marker))
             case "closed":
                 sending.reset()
 
@@ -451,15 +455,12 @@ class Publisher:
 
     def _write_markers(self) -> None:
         while (item := self._markers.get()) is not None:
-            sending, position = item
             try:
-                self._write_marker(sending, position)
+                self._write_marker(*item)
             except TidingsError as error:
-                logger.info("flow %s: %s", sending.flow, error)
-                with self._pumps[sending.flow.stream].lock:
-                    sending.token = None
+                logger.info("flow %s: %s", item[0].flow, error)  # there will be another token
 
-    def _write_marker(self, sending: Sending, position: Position) -> None:
+    def _write_marker(self, sending: Sending, turn: int, position: Position) -> None:
         if sending.state is State.PARKED:
             parked = {"id": sending.subscriber, "epoch": sending.epoch, "parked": sending.reason}
             self._ownership.write(sending.flow, sending.epoch, "subscriber", parked)
@@ -473,9 +474,10 @@ class Publisher:
             return
         with self._pumps[sending.flow.stream].lock:
             sending.marker = max(sending.marker, position)
-            sending.token = None
+            if sending.turn != turn:
+                return
             sending.done(position)
-            if sending.state is State.CLOSING:
+            if sending.state is State.CLOSING and not sending.tokens:
                 self._close_off(sending)
 
 

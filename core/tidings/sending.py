@@ -56,7 +56,8 @@ class Sending:
     """Whether the flow rides with the head reader; else it is caught up on its own."""
     in_flight: deque[tuple[Position, int]] = field(default_factory=deque)
     bytes_in_flight: int = 0
-    token: Position | None = None
+    tokens: deque[Position] = field(default_factory=deque)
+    """What the subscriber was asked to acknowledge, and has not yet."""
     token_time: float = 0.0
     since: float = field(default_factory=time.monotonic)
     """When the state was entered, for patience to run out."""
@@ -84,7 +85,7 @@ class Sending:
         """The connection is gone, and with it all that was not acknowledged."""
         self.connection = None
         self.sent = self.marker
-        self.token = None
+        self.tokens.clear()
         self.attached = False
         self.in_flight.clear()
         self.bytes_in_flight = 0
@@ -101,5 +102,6 @@ class Sending:
     def send_token(self) -> None:
         """Ask for an acknowledgement of all that was sent."""
         assert self.connection is not None
-        self.token, self.token_time = self.sent, time.monotonic()
+        self.tokens.append(self.sent)
+        self.token_time = time.monotonic()
         self.connection.send(self.message("token", position=[self.sent.seq, self.sent.index]))
