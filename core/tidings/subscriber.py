@@ -430,7 +430,7 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def leave(self) -> None:
         """Ask publishers to end their exchanges, and stop; one that does not hear it is not waited for."""
-        for reply in self._replies:
+        for reply in list(self._replies):
             reply({"t": "bye"})
         ending = threading.Thread(target=self.shutdown, name="tidings-shutdown", daemon=True)
         ending.start()
@@ -438,20 +438,31 @@ class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no 
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """One publisher, until it goes."""
+        hello = decode(pa.py_buffer(descriptor.command))
+        if hello.get("protocol") != PROTOCOL or hello.get("application") != self._subscriber.application:
+            raise flight.FlightServerError("this is another application's subscriber, or another protocol's")
         lock = threading.Lock()
+        over = False
         writer.begin(pa.schema([]))
 
         def reply(message: Message) -> None:
             try:
                 with lock:
-                    writer.write_metadata(encode(message))
+                    if not over:
+                        writer.write_metadata(encode(message))
             except (pa.ArrowException, OSError):
                 logger.debug("the publisher is gone")
 
         self._replies.append(reply)
-        hello = decode(pa.py_buffer(descriptor.command))
-        if hello.get("protocol") != PROTOCOL or hello.get("application") != self._subscriber.application:
-            raise flight.FlightServerError("this is another application's subscriber, or another protocol's")
+        try:
+            self._hear(reader, reply)
+        finally:
+            # A writer must not be touched once its exchange has ended: that is memory which is free by then.
+            with lock:
+                over = True
+            self._replies.remove(reply)
+
+    def _hear(self, reader: Any, reply: Callable[[Message], None]) -> None:
         while True:
             try:
                 chunk = reader.read_chunk()
