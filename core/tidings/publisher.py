@@ -448,8 +448,9 @@ class Publisher:
                 sending.enter(State.PARKED)
                 sending.attached = False
                 self._markers.put((sending, sending.turn, sending.marker))
-            case "closed":
+            case "closed" if sending.state is State.CLOSED_OFF:
                 sending.reset()
+                sending.subscriber = None  # it has let go: the flow may go elsewhere
 
     # Datamarkers
 
