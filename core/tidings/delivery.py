@@ -90,18 +90,22 @@ def decode(metadata: pa.Buffer | None) -> Message:
 
 
 class Connection:
-    """A publisher's exchange with one subscriber: sends in order, hands on what comes back, tells when it breaks."""
+    """A publisher's exchange with one subscriber: sends in order, hands on what comes back, tells when it breaks.
+
+    `key` is the subscriber's application and its id.
+    """
 
     def __init__(
         self,
-        subscriber: str,
+        key: tuple[str, str],
         address: str,
         hello: Message,
         security: Security,
         on_message: Callable[[Connection, Message], None],
         on_broken: Callable[[Connection, str], None],
     ) -> None:
-        self.subscriber = subscriber
+        self.key = key
+        self.subscriber = "/".join(key)
         self.address = address
         self._hello = hello
         self._security = security
@@ -109,7 +113,7 @@ class Connection:
         self._on_broken = on_broken
         self._outgoing: queue.SimpleQueue[tuple[Message, pa.RecordBatch | None] | None] = queue.SimpleQueue()
         self._broken = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"tidings-send-{subscriber}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"tidings-send-{self.subscriber}", daemon=True)
         self._thread.start()
 
     def send(self, message: Message, rows: pa.RecordBatch | None = None) -> None:

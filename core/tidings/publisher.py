@@ -75,9 +75,9 @@ class Publisher:
         self._suspended = False
         self._lost = False
         self._pumps: dict[str, Pump] = {}
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[tuple[str, str], Connection] = {}
         self._connecting = threading.Lock()
-        self._unreachable: dict[str, float] = {}
+        self._unreachable: dict[tuple[str, str], float] = {}
         self._markers: queue.SimpleQueue[tuple[Sending, int, Position] | None] = queue.SimpleQueue()
         self._hands = ThreadPoolExecutor(8, thread_name_prefix="tidings-flows")  # most of taking a flow is waiting
         self._view = View(coordination, self._changed.set)
@@ -340,7 +340,8 @@ class Publisher:
             if value is not None:
                 found[name] = float(value["capacity"])
         recent = time.monotonic() - self._patience
-        answering = {name: share for name, share in found.items() if self._unreachable.get(name, -1e9) < recent}
+        last_broken = {name: self._unreachable.get((application, name), -1e9) for name in found}
+        answering = {name: share for name, share in found.items() if last_broken[name] < recent}
         return answering or found
 
     def _assign(self, sending: Sending, subscriber: str | None) -> None:
@@ -363,11 +364,12 @@ class Publisher:
 
     def _connection(self, application: str, subscriber: str, address: str) -> Connection:
         with self._connecting:
-            connection = self._connections.get(subscriber)
+            key = (application, subscriber)  # two applications may each have a subscriber of that name
+            connection = self._connections.get(key)
             if connection is None or connection.address != address:
                 hello = {"t": "hello", "protocol": PROTOCOL, "publisher": self.name, "application": application}
-                connection = Connection(subscriber, address, hello, self._security, self._on_message, self._on_broken)
-                self._connections[subscriber] = connection
+                connection = Connection(key, address, hello, self._security, self._on_message, self._on_broken)
+                self._connections[key] = connection
             return connection
 
     def _advance(self, sending: Sending) -> None:
@@ -398,10 +400,10 @@ class Publisher:
     # What subscribers say
 
     def _on_broken(self, connection: Connection, reason: str) -> None:
-        if self._connections.get(connection.subscriber) is connection:
-            del self._connections[connection.subscriber]
+        if self._connections.get(connection.key) is connection:
+            del self._connections[connection.key]
         if reason != "closed":
-            self._unreachable[connection.subscriber] = time.monotonic()
+            self._unreachable[connection.key] = time.monotonic()
             logger.info("subscriber %s: %s", connection.subscriber, reason)
         for sending in list(self._sendings()):
             if sending.connection is connection:
@@ -412,7 +414,7 @@ class Publisher:
 
     def _on_message(self, connection: Connection, message: Message) -> None:
         """Take in what a subscriber says; ValueError if it cannot be true, which ends the connection."""
-        self._unreachable.pop(connection.subscriber, None)
+        self._unreachable.pop(connection.key, None)
         pump = self._pumps.get(message["stream"])
         if pump is None:
             return
