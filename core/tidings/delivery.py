@@ -113,6 +113,7 @@ class Connection:
         self._on_broken = on_broken
         self._outgoing: queue.SimpleQueue[tuple[Message, pa.RecordBatch | None] | None] = queue.SimpleQueue()
         self._broken = threading.Event()
+        self._fault = ""
         self._thread = threading.Thread(target=self._run, name=f"tidings-send-{self.subscriber}", daemon=True)
         self._thread.start()
 
@@ -126,15 +127,16 @@ class Connection:
 
     def _run(self) -> None:
         scheme = "grpc+tls" if self._security.authority else "grpc"
-        options: dict[str, Any] = {}
+        # What a subscriber says is short; more than that is not read into memory to find out.
+        options: dict[str, Any] = {"generic_options": [("grpc.max_receive_message_length", 2 * MAX_METADATA_BYTES)]}
         if self._security.authority:
             options["tls_root_certs"] = self._security.authority.read_bytes()
         try:
             with flight.connect(f"{scheme}://{self.address}", **options) as client:
                 self._exchange(client)
-            reason = "closed"
+            reason = self._fault or "closed"
         except (pa.ArrowException, OSError, ValueError) as error:
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            reason = self._fault or _first_line(error)
         self._broken.set()
         self._on_broken(self, reason)
 
@@ -165,7 +167,13 @@ class Connection:
                 self._on_message(self, message)
         except StopIteration:
             pass
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-            logger.warning("subscriber %s: %s", self.subscriber, str(error).splitlines()[0] if str(error) else error)
+        except Exception as error:  # noqa: BLE001 - whatever a peer can bring about must not leave us deaf
+            self._fault = _first_line(error)
+            logger.warning("subscriber %s: %s", self.subscriber, self._fault)
+            reader.cancel()  # the sender may be waiting for a peer that reads nothing
         self._broken.set()
         self._outgoing.put(None)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:500]
