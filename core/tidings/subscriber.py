@@ -159,12 +159,13 @@ class Subscriber:
         self._closed.set()
         self._changed.set()
         self._coordination.client.remove_listener(self._on_state)
+        self._watcher.join()
+        self._pool.shutdown(wait=True, cancel_futures=True)
         try:
+            # Not before the last callback has returned: others get our flows when this is gone.
             self._coordination.delete(*self._place)
         except TidingsError:
             logger.debug("the subscriber's node goes with its session")
-        self._watcher.join()
-        self._pool.shutdown(wait=True, cancel_futures=True)
         for held in self._open_flows():
             self._drop(held, "the subscriber leaves")
         self._lease.close()
@@ -212,12 +213,25 @@ class Subscriber:
             try:
                 if not self._view.exists(*self._place) and not self._closed.is_set():
                     self._register()
-                for held in self._open_flows():
-                    holder = self._view.value(*held.flow.place, "subscriber")
-                    if holder is None or holder["id"] != self.id:
-                        self._drop(held, "ZooKeeper names another subscriber")
+                with self._lock:
+                    known = list(self._held.values())
+                for held in known:
+                    self._review(held)
             except TidingsError as error:
                 logger.debug("subscriber %s: %s", self.id, error)
+
+    def _review(self, held: _Held) -> None:
+        """Let go of a flow that is not ours any more."""
+        holder = self._view.value(*held.flow.place, "subscriber")
+        if holder is not None and (holder["id"] == self.id or not held.open):
+            return
+        holder = self._coordination.read(*held.flow.place, "subscriber")  # the view may lag behind an opening
+        if holder is None or holder["id"] != self.id:
+            self._drop(held, "ZooKeeper names another subscriber")
+        with self._lock:
+            if holder is None and not held.running:
+                # The application was dropped; if it is made again, its epochs begin anew.
+                self._held.pop((held.flow.stream, held.flow.shard), None)
 
     def _open_flows(self) -> list[_Held]:
         with self._lock:
@@ -279,7 +293,7 @@ class Subscriber:
             held = self._held.get((stream, shard))
             if held is not None and held.open and held.era == era:
                 held.todo.append((era, message, rows))
-                if not held.running and not held.parked:
+                if not held.running and not held.parked and not self._closed.is_set():
                     held.running = True
                     self._pool.submit(self._process, held)
                 return
@@ -384,6 +398,9 @@ class Subscriber:
                 return
             held.open = False
             held.todo.clear()
+        self._tell_closed(held, reason)
+
+    def _tell_closed(self, held: _Held, reason: str) -> None:
         logger.info("flow %s leaves subscriber %s: %s", held.flow, self.id, reason)
         method = getattr(self._handler, "on_flow_closed", None)
         if method is not None:
@@ -396,8 +413,11 @@ class Subscriber:
 
     def _drop_all(self, reason: str) -> None:
         for held in self._open_flows():
-            self._pool.submit(self._drop, held, reason)
-            held.open = False
+            with self._lock:
+                held.open = False
+                held.todo.clear()
+            # Not here: this is the thread that hears from ZooKeeper, and the handler may take its time.
+            self._pool.submit(self._tell_closed, held, reason)
 
 
 def _era(message: Message) -> Era:
