@@ -22,12 +22,18 @@ from typing import Annotated
 import typer
 
 from tidings import __version__
+from tidings.cli.applications import applications
 from tidings.cli.apply import EXAMPLES as APPLY_EXAMPLES
 from tidings.cli.apply import apply_command
 from tidings.cli.doctor import doctor_command
+from tidings.cli.flows import flows
 from tidings.cli.jars import jars_command
 from tidings.cli.plugins import plugins_command
+from tidings.cli.publisher import EXAMPLES as PUBLISHER_EXAMPLES
+from tidings.cli.publisher import publisher_command
 from tidings.cli.streams import streams
+from tidings.cli.subscribe import EXAMPLES as SUBSCRIBE_EXAMPLES
+from tidings.cli.subscribe import subscribe_command
 from tidings.cli.zookeeper import zookeeper_command
 from tidings.errors import TidingsError
 
@@ -38,12 +44,17 @@ Examples:
   tidings streams create contacts --log delta:/data/contacts
   echo '{"object": "alice", "version": 1}' | tidings streams publish contacts
   tidings streams tail contacts --from earliest
+  tidings applications create cache --stream contacts
+  tidings publisher                               sends streams to applications
+  tidings subscribe cache                         receives an application's updates
+  tidings flows list --application cache          who sends what to whom, and the lag
   tidings apply tidings.yml --dry-run
 
 \b
 Environment:
   TIDINGS_ZOOKEEPER              the cluster's address, when --zookeeper does not name it
   TIDINGS_ZOOKEEPER_CREDENTIALS  user:password for ZooKeeper; never on the command line, where others could see it
+  TIDINGS_TOKEN                  the secret that publishers and subscribers share, when no --token-file is given
   NO_COLOR                       when set, nothing is coloured
 """
 
@@ -53,6 +64,10 @@ app = typer.Typer(
 )
 app.command("apply", short_help="Make the cluster as a tidings.yml says.", epilog=APPLY_EXAMPLES)(apply_command)
 app.add_typer(streams, name="streams")
+app.add_typer(applications, name="applications")
+app.command("subscribe", short_help="Receive an application's updates.", epilog=SUBSCRIBE_EXAMPLES)(subscribe_command)
+app.command("publisher", short_help="Send streams to applications.", epilog=PUBLISHER_EXAMPLES)(publisher_command)
+app.add_typer(flows, name="flows")
 app.command("plugins", short_help="List the logs and stages that are installed.")(plugins_command)
 app.command("doctor", short_help="Is this machine ready, and if not, what to do?")(doctor_command)
 app.command("jars", short_help="Fetch the jars that Spark needs, once.")(jars_command)

@@ -18,7 +18,8 @@ MAX_LINE_BYTES = 8 * 2**20  # room for the largest payload, however it is escape
 READ_BYTES = 2**18
 
 GIVEN = ("object", "version", "kind", "range", "source", "attributes", "payload", "payload_base64", "time")
-STAMPED = ("shard", "seq", "index")  # the log gives these; they are here when the line was printed by `tail --json`
+# Not the publisher's to give; they are here when the line was printed by `tail --json` or `subscribe --json`.
+STAMPED = ("stream", "shard", "seq", "index")
 
 
 def read_lines(descriptor: int) -> Iterator[bytes | None]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -13,6 +15,8 @@ from tidings.errors import InvalidOption, TidingsError
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
+    from tidings.delivery import Security
+    from tidings.flows import Flow
     from tidings.positions import Positions
 
 T = TypeVar("T")
@@ -33,11 +37,14 @@ ZooKeeper = Annotated[
 Timeout = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.1, max=3600.0, help="How long to wait for ZooKeeper to answer.")
 ]
+Application = Annotated[str, typer.Argument(metavar="APP", help="The application's name.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", show_default=False)]
 
 
 @contextlib.contextmanager
-def connected(zookeeper: str | None, timeout: float, *, fallback: str | None = None) -> Iterator[Cluster]:
+def connected(
+    zookeeper: str | None, timeout: float, *, fallback: str | None = None, session_timeout: float = 10.0
+) -> Iterator[Cluster]:
     """The cluster that the option names, else the environment, else the fallback."""
     from tidings.cluster import connect
 
@@ -45,7 +52,7 @@ def connected(zookeeper: str | None, timeout: float, *, fallback: str | None = N
     credentials = os.environ.get("TIDINGS_ZOOKEEPER_CREDENTIALS") or None
     if credentials and ":" not in credentials:
         raise InvalidOption("TIDINGS_ZOOKEEPER_CREDENTIALS is not of the form user:password")
-    with connect(address, timeout=timeout, credentials=credentials) as cluster:
+    with connect(address, timeout=timeout, session_timeout=session_timeout, credentials=credentials) as cluster:
         yield cluster
 
 
@@ -68,6 +75,50 @@ def positions(text: str) -> Positions:
     from tidings.positions import Positions
 
     return _usage(Positions.parse, text)
+
+
+def starting(text: str) -> str | dict[str, Any]:
+    """An option's value as an application's start."""
+    return _usage(_parse_start, text)
+
+
+def filter_text(text: str) -> str:
+    """An option's value as a filter; it stays as it was written."""
+    from tidings.filters import parse
+
+    _usage(parse, text)
+    return text
+
+
+def flow(text: str) -> Flow:
+    """An argument as a flow.
+
+    >>> flow("cache/contacts/3").shard
+    3
+    """
+    return _usage(_parse_flow, text)
+
+
+def existing_file(text: str) -> Path:
+    """An option's value as a file that can be read."""
+    _usage(_read_file, text)
+    return Path(text)
+
+
+def token_file(text: str) -> str:
+    """An option's value as the secret in the file that it names."""
+    return _usage(lambda path: _check_token(path, _read_file(path).decode(errors="replace").strip()), text)
+
+
+def security(
+    token: str | None, *, certificate: Path | None = None, key: Path | None = None, authority: Path | None = None
+) -> Security:
+    """How to know the other side; the token is in the environment if no file was named."""
+    from tidings.delivery import Security
+
+    if token is None and os.environ.get("TIDINGS_TOKEN"):
+        token = _check_token("TIDINGS_TOKEN", os.environ["TIDINGS_TOKEN"].strip())
+    return Security(token, certificate, key, authority)
 
 
 def shard_set(text: str) -> frozenset[int]:
@@ -98,9 +149,58 @@ def _parse_shards(text: str) -> frozenset[int]:
     return frozenset(shards)
 
 
+def _parse_start(text: str) -> str | dict[str, Any]:
+    from tidings.applications import check_start
+
+    if not text.lstrip().startswith("{"):
+        return check_start(text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidOption(f"{text[:100]!r} is no JSON: {error}") from None
+    return check_start(value)
+
+
+def _parse_flow(text: str) -> Flow:
+    from tidings.flows import Flow
+
+    application, _, rest = text.partition("/")
+    stream, _, shard = rest.partition("/")
+    if not application or not stream or not (shard.isascii() and shard.isdecimal()):
+        raise InvalidOption(f"{text!r} is no flow; write APP/STREAM/SHARD, as in cache/contacts/3")
+    return Flow(application, stream, int(shard))
+
+
+def _read_file(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidOption(f"{path!r} cannot be read: {error.strerror or error}") from None
+
+
+def _check_token(place: str, token: str) -> str:
+    """The token, if it can travel in a header; it is never part of an error."""
+    if not token:
+        raise InvalidOption(f"{place!r} holds no token: it is empty")
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidOption(f"{place!r} holds no token: one line of ASCII without spaces is wanted")
+    return token
+
+
 def _usage(parse: Callable[[str], T], text: str) -> T:
     """Parse an option's value; a bad one is bad usage, and typer says which option it was."""
     try:
         return parse(text)
     except TidingsError as error:
         raise typer.BadParameter(str(error)) from None
+
+
+TokenFile = Annotated[
+    Any,
+    typer.Option(
+        metavar="FILE",
+        parser=token_file,
+        help="The file of the secret that publishers and subscribers share; else TIDINGS_TOKEN.",
+        show_default=False,
+    ),
+]

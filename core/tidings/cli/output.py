@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -33,7 +33,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for at, column in enumerate(columns):
         values = [row[at] for row in rows if row[at] is not None]
-        numeric = bool(values) and all(isinstance(value, int) for value in values)
+        numeric = bool(values) and all(isinstance(value, int | float) for value in values)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*map(cell, row))
@@ -43,11 +43,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 def cell(value: Any) -> str:
     """A value as a person reads it.
 
-    >>> cell(None), cell(1234567), cell("contacts")
-    ('-', '1,234,567', 'contacts')
+    >>> cell(None), cell(1234567), cell(1.25), cell("contacts")
+    ('-', '1,234,567', '1.2', 'contacts')
     """
     if value is None:
         return UNKNOWN
+    if isinstance(value, float):
+        return f"{value:,.1f}"
     return f"{value:,}" if isinstance(value, int) else printable(str(value))
 
 
@@ -73,6 +75,17 @@ def console(*, stderr: bool = False) -> Console:
 def note(message: str) -> None:
     """A sentence on stderr, for the person who runs the command."""
     typer.echo(message, err=True)
+
+
+def warn(message: str) -> None:
+    """A sentence on stderr about what is allowed and may not be meant."""
+    note(f"warning: {message}")
+
+
+def print_fields(fields: Mapping[str, Any]) -> None:
+    """A thing on stdout, a field a line."""
+    for key, value in fields.items():
+        typer.echo(f"{key.replace('_', ' '):<18} {cell(value)}")
 
 
 def refuse(message: str) -> typer.Exit:

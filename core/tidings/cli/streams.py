@@ -10,7 +10,7 @@ import typer
 
 from tidings.cli.held import Held, held, total
 from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, size
-from tidings.cli.output import cell, note, print_json, print_table, refuse
+from tidings.cli.output import note, print_fields, print_json, print_table, refuse
 from tidings.cli.publish import EXAMPLES as PUBLISH_EXAMPLES
 from tidings.cli.publish import publish_command
 from tidings.cli.tail import EXAMPLES as TAIL_EXAMPLES
@@ -101,9 +101,8 @@ def describe_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout =
     if json:
         print_json({**definition, "held": shards})
     else:
-        for key, value in definition.items():
-            typer.echo(f"{key.replace('_', ' '):<18} {cell(value)}")
-        typer.echo(f"{'updates held':<18} {cell(total(shards))}\n")
+        print_fields({**definition, "updates_held": total(shards)})
+        typer.echo()
         print_table(["SHARD", "FLOOR", "HEAD", "UPDATES"], [list(shard.values()) for shard in shards])
     if problem:
         raise problem

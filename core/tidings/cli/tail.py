@@ -76,7 +76,7 @@ def tail_command(
         stream = cluster.stream(name)
     if shards is not None and max(shards) >= stream.shards:
         raise InvalidOption(f"stream {name!r} has shards 0 to {stream.shards - 1}, not {max(shards)}")
-    line = _json_line if json else _text_line
+    line = json_line if json else text_line
     try:
         for batch in _batches(stream.log, start, shards, limit, follow):
             sys.stdout.write("".join(f"{line(update)}\n" for update in batch))
@@ -117,7 +117,7 @@ def _batches(
             left = None if left is None else left - len(updates)
             idle = IDLE_FIRST
         elif not found:
-            _check_reader()
+            check_reader()
             time.sleep(idle)
             idle = min(2 * idle, IDLE_MOST)
 
@@ -130,7 +130,7 @@ def _before(position: Position, log: Log) -> Position:
     return max(START, Position(position.seq - 1)) if isinstance(log, WritableLog) else position.before
 
 
-def _check_reader() -> None:
+def check_reader() -> None:
     """End if nobody reads our output any more: an idle stream would not tell us for hours."""
     try:
         poll = select.poll()
@@ -141,11 +141,14 @@ def _check_reader() -> None:
         raise BrokenPipeError(errno.EPIPE, "nobody reads our output")
 
 
-def _text_line(update: Update) -> str:
+def text_line(update: Update, stream: str | None = None) -> str:
+    """The update as a person reads it, with the name of its stream where there is more than one."""
     version = UNKNOWN if update.version is None else f"v{update.version}"
     parts = [_time(update.time) or UNKNOWN, f"{update.shard}/{update.seq}", printable(update.object), version]
     if update.index:
         parts[1] += f".{update.index}"
+    if stream is not None:
+        parts[1] = f"{stream}/{parts[1]}"
     if update.kind != "data":
         parts.append(update.kind if update.range == 1 else f"{update.kind} of {update.range:,}")
     if update.source is not None:
@@ -158,9 +161,10 @@ def _text_line(update: Update) -> str:
     return "  ".join(parts)
 
 
-def _json_line(update: Update) -> str:
-    """The update as `tidings streams publish` takes it."""
-    value: dict[str, Any] = {name: getattr(update, name) for name in update.__dataclass_fields__}
+def json_line(update: Update, stream: str | None = None) -> str:
+    """The update as `tidings streams publish` takes it, with the name of its stream where there is more than one."""
+    value: dict[str, Any] = {} if stream is None else {"stream": stream}
+    value |= {name: getattr(update, name) for name in update.__dataclass_fields__}
     payload = value.pop("payload")
     text = None if payload is None else _decoded(payload)
     if payload is not None and text is None:

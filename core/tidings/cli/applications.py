@@ -1,0 +1,175 @@
+"""`tidings applications`: define, show and drop applications."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidings.cli.options import Application as Name
+from tidings.cli.options import Json, Timeout, ZooKeeper, connected, duration, filter_text, starting
+from tidings.cli.output import note, print_fields, print_json, print_table, refuse, warn
+from tidings.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from tidings.cluster import Cluster
+
+applications = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Define, show and drop applications, which read streams."
+)
+
+
+@applications.command("list")
+def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+    """List the applications of the cluster."""
+    with connected(zookeeper, timeout) as cluster:
+        definitions = cluster.applications()
+    if json:
+        print_json([one.to_json() for one in definitions])
+        return
+    rows = [(one.name, ", ".join(one.streams), one.mode, _words(one.start), one.filter) for one in definitions]
+    print_table(["APPLICATION", "STREAMS", "MODE", "START", "FILTER"], rows)
+
+
+@applications.command(
+    "create",
+    epilog="""\b
+Examples:
+  tidings applications create cache --stream contacts --start earliest
+  tidings applications create mailer --stream contacts --stream clicks --filter 'region = eu or vip exists'
+  tidings applications create dashboard --stream clicks --mode realtime --max-age PT30S
+  tidings applications create audit --stream contacts --start '{"contacts": {"0": 1200}}'
+""",
+)
+def create_command(
+    name: Name,
+    stream: Annotated[
+        list[str],
+        typer.Option(metavar="STREAM", help="A stream that it reads; repeat it for more.", show_default=False),
+    ],
+    filter: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", parser=filter_text, help="Which updates it gets; else all.", show_default=False),
+    ] = None,
+    start: Annotated[
+        Any,
+        typer.Option(
+            metavar="earliest|latest|TIME|JSON",
+            parser=starting,
+            help="Where a flow begins that has no datamarker yet; TIME has its zone, as in 2026-01-01T00:00:00Z; "
+            'JSON names the first update wanted, {"STREAM": {"SHARD": SEQ, ...}}.',
+        ),
+    ] = "latest",
+    mode: Annotated[
+        str, typer.Option(metavar="reliable|realtime", help="Every update, or only those that are not too old.")
+    ] = "reliable",
+    max_age: Annotated[
+        int | None,
+        typer.Option(
+            metavar="DURATION", parser=duration, help="What is too old for realtime, as in PT30S.", show_default=False
+        ),
+    ] = None,
+    balance: Annotated[
+        str,
+        typer.Option(
+            metavar="random|zookeeper|NAME", help="How its flows are shared among its subscribers; NAME is a plugin's."
+        ),
+    ] = "random",
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Define an application. One that is there with this very definition is left as it is.
+
+    Publishers serve it within seconds; none has to be restarted.
+    """
+    from tidings.balancing import strategy
+
+    strategy(balance)
+    options = {"start": start, "mode": mode, "max_age": max_age, "balance": balance}
+    with connected(zookeeper, timeout) as cluster:
+        shards = {one: cluster.stream(one).shards for one in stream}
+        _check_start(start, shards)
+        application = cluster.create_application(name, stream, filter=filter, **options)
+    for warning in application.parsed_filter().warnings(max(shards.values())):
+        warn(warning)
+    if json:
+        print_json(application.to_json())
+    else:
+        note(f"application {name!r} reads {', '.join(stream)}")
+
+
+@applications.command("describe", short_help="Show an application, its subscribers and how its flows stand.")
+def describe_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+    """Show an application's definition, its subscribers, and how many of its flows are in which state.
+
+    `tidings flows list --application NAME` shows each flow.
+    """
+    from tidings.flows import status
+
+    with connected(zookeeper, timeout) as cluster:
+        definition = cluster.application(name).to_json()
+        subscribers = _subscribers(cluster, name)
+        flows = status(cluster, application=name)
+    states = Counter(one.state for one in flows)
+    lags = [one.lag for one in flows if one.lag is not None]
+    lag = sum(lags) if len(lags) == len(flows) else None
+    if json:
+        print_json({**definition, "subscribers": subscribers, "flows": dict(states), "lag": lag})
+        return
+    shown = {**definition, "streams": ", ".join(definition["streams"]), "start": _words(definition["start"])}
+    counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
+    print_fields({**shown, "flows": counts or None, "lag": lag})
+    typer.echo()
+    columns = ("id", "address", "capacity")
+    print_table(["SUBSCRIBER", "ADDRESS", "CAPACITY"], [[one.get(key) for key in columns] for one in subscribers])
+
+
+@applications.command("drop", short_help="Drop an application, and its datamarkers.")
+def drop_command(
+    name: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Drop an application, and where it stood in its streams. Asks first; where nobody can answer, --yes must be given.
+
+    The streams stay as they are.
+    """
+    if not yes and not sys.stdin.isatty():
+        raise refuse("drop asks before it drops, and there is no terminal to ask on: add --yes")
+    with connected(zookeeper, timeout) as cluster:
+        streams = cluster.application(name).streams
+        subscribers = len(_subscribers(cluster, name))
+        running = f" ({subscribers:,} of its subscribers run)" if subscribers else ""
+        if not yes and not typer.confirm(f"Drop application {name!r} and its datamarkers{running}?", err=True):
+            note("nothing was dropped")
+            raise typer.Exit(1)
+        cluster.drop_application(name)
+    if json:
+        print_json({"dropped": name, "streams": list(streams)})
+    else:
+        note(f"application {name!r} is dropped, with its datamarkers; it read {', '.join(streams)}")
+
+
+def _subscribers(cluster: Cluster, application: str) -> list[dict[str, Any]]:
+    place = ("applications", application, "subscribers")
+    values = {id: cluster.coordination.read(*place, id) for id in cluster.coordination.children(*place)}
+    return [{"id": id, **value} for id, value in values.items() if value is not None]
+
+
+def _check_start(start: Any, shards: dict[str, int]) -> None:
+    """Positions that no flow could ever use are a slip of the pen."""
+    for stream, positions in start.items() if isinstance(start, dict) else ():
+        if stream not in shards:
+            raise InvalidOption(f"--start names stream {stream!r}, which is none of the application's")
+        for shard in positions:
+            if int(shard) >= shards[stream]:
+                raise InvalidOption(f"--start names shard {shard}, but {stream!r} has shards 0 to {shards[stream] - 1}")
+
+
+def _words(start: Any) -> str:
+    return start if isinstance(start, str) else "positions"

@@ -1,0 +1,237 @@
+"""`tidings subscribe`: a subscriber that prints updates, or hands them to a command."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidings.cli.options import Application, Timeout, TokenFile, ZooKeeper, connected, existing_file, security
+from tidings.cli.output import note, refuse
+from tidings.cli.tail import check_reader, json_line, text_line
+from tidings.errors import TidingsError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tidings.datamarkers import Datamarker
+    from tidings.flows import Flow
+    from tidings.positions import Position
+    from tidings.updates import Update
+
+EXAMPLES = """\b
+Examples:
+  tidings subscribe cache                                    print updates as they come
+  tidings subscribe cache --json --limit 10
+  tidings subscribe cache --exec './load.sh'                 a batch at a time, as JSON lines on stdin
+  tidings subscribe cache --address 10.0.0.7:9090 --id east-1 --token-file token
+"""
+
+LAST_TOKEN = 15.0  # seconds to wait, after the last update, for the token that acknowledges it
+GRACE = 5.0  # seconds for a command to end when it is asked to
+
+
+def subscribe_command(
+    application: Application,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.", show_default=False)] = False,
+    id: Annotated[
+        str | None, typer.Option(help="Names this subscriber; no two may have one id.", show_default="made up")
+    ] = None,
+    address: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where publishers reach it; only this machine can reach 127.0.0.1. 0: a free port.",
+        ),
+    ] = "127.0.0.1:0",
+    capacity: Annotated[
+        float, typer.Option(metavar="N", min=0.001, max=1e6, help="Its share of the flows, beside other subscribers'.")
+    ] = 1.0,
+    command: Annotated[
+        str | None,
+        typer.Option(
+            "--exec",
+            metavar="CMD",
+            help="Give each batch to this shell command, as JSON lines on stdin, instead of printing it; "
+            "exit code 0 acknowledges the batch.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", min=1, help="End after so many updates; a batch is not split for --exec.", show_default=False
+        ),
+    ] = None,
+    token_file: TokenFile = None,
+    tls_certificate: Annotated[
+        Any,
+        typer.Option(metavar="FILE", parser=existing_file, help="Speak TLS with this certificate.", show_default=False),
+    ] = None,
+    tls_key: Annotated[
+        Any, typer.Option(metavar="FILE", parser=existing_file, help="The certificate's key.", show_default=False)
+    ] = None,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Subscribe as one instance of an application, and print its updates as they come. Ctrl-C ends it.
+
+    Updates that are lost to the log or skipped for their age are told on stderr. What was printed but not yet
+    acknowledged comes again, to this application's next subscriber: at the end of --limit too, if it cuts a batch.
+
+    A command that fails is run again with the same batch, a few times; then the flow is parked, where
+    `tidings flows list` shows it. It finds TIDINGS_APPLICATION, TIDINGS_STREAM, TIDINGS_SHARD and TIDINGS_EPOCH in its
+    environment.
+    """
+    if (tls_certificate is None) != (tls_key is None):
+        raise refuse("TLS needs both --tls-certificate and --tls-key")
+    if json and command is not None:
+        raise refuse("--json is about printing, and --exec prints nothing: a command always gets JSON")
+    known = security(token_file, certificate=tls_certificate, key=tls_key)
+    options = {"address": address, "id": id, "capacity": capacity, "security": known}
+    line = json_line if json or command is not None else text_line
+    handler = _Handler(application, line, command, limit)
+    with connected(zookeeper, timeout) as cluster, cluster.subscribe(application, handler, **options) as subscriber:
+        note(f"subscriber {subscriber.id} of {application!r} listens on {subscriber.address}; Ctrl-C ends it")
+        try:
+            while not handler.ended.wait(1.0):
+                if command is None:
+                    check_reader()
+            handler.acknowledged.wait(LAST_TOKEN)
+        finally:
+            handler.stop()
+    if handler.error is not None:
+        raise handler.error
+
+
+class CommandFailed(TidingsError):
+    """The command of --exec ended in another way than with exit code 0."""
+
+
+class _Ended(BaseException):
+    """Nothing more is wanted. It is no Exception, so that it is no failure to be tried again and then parked."""
+
+
+class _Handler:
+    """Prints each batch, or gives it to a command. Callbacks come one at a time, from the subscriber's thread."""
+
+    def __init__(
+        self, application: str, line: Callable[[Update, str], str], command: str | None, limit: int | None
+    ) -> None:
+        self.ended = threading.Event()
+        """Nothing more is taken: the limit is reached, or nobody reads our output."""
+        self.acknowledged = threading.Event()
+        """All that can be acknowledged after that is."""
+        self.error: BaseException | None = None
+        self._application = application
+        self._line = line
+        self._command = command
+        self._left = limit
+        self._unacknowledged: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def on_batch(self, rows: pa.RecordBatch) -> None:
+        """The next updates of a flow."""
+        from tidings.updates import to_updates
+
+        about = {key.decode(): value.decode() for key, value in rows.schema.metadata.items()}
+        stream, flow = about["stream"], (about["stream"], int(about["shard"]))
+        if self.ended.is_set():
+            self._settle(flow)  # a token would come after this batch, which is not processed
+            raise _Ended
+        whole = self._command is not None or self._left is None or rows.num_rows <= self._left
+        updates = to_updates(rows if whole else rows.slice(0, self._left))
+        text = "".join(f"{self._line(update, stream)}\n" for update in updates)
+        if self._command is not None:
+            self._run(self._command, text.encode(), about)
+        else:
+            self._print(text)
+        if self._left is not None:
+            self._left -= len(updates)
+        if whole:
+            self._unacknowledged.add(flow)
+        if self._left is not None and self._left <= 0:
+            self.ended.set()
+            if not whole:
+                self._settle(flow)
+                raise _Ended
+
+    def on_token(self, flow: Flow, datamarker: Datamarker) -> None:
+        """All that was taken of the flow is acknowledged."""
+        self._settle((flow.stream, flow.shard))
+
+    def on_data_loss(self, flow: Flow, first: Position, last: Position) -> None:
+        """The log does not hold these any more."""
+        note(f"lost: {flow}: {_place(first)} to {_place(last)}")
+
+    def on_skipped(self, flow: Flow, count: int) -> None:
+        """These were too old."""
+        note(f"skipped: {flow}: {count:,} {'update' if count == 1 else 'updates'}, too old")
+
+    def stop(self) -> None:
+        """Take nothing more, and end the command that runs: its batch comes again."""
+        self.ended.set()
+        with self._lock:
+            process = self._process
+        if process is None:
+            return
+        self._signal(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE)
+        self._signal(process, signal.SIGKILL)
+
+    def _settle(self, flow: tuple[str, int]) -> None:
+        self._unacknowledged.discard(flow)
+        if self.ended.is_set() and not self._unacknowledged:
+            self.acknowledged.set()
+
+    def _print(self, text: str) -> None:
+        try:
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        except OSError as error:  # nobody reads, or the disk is full
+            self.error = error
+            self._unacknowledged.clear()
+            self.acknowledged.set()
+            self.ended.set()
+            raise _Ended from error
+
+    def _run(self, command: str, lines: bytes, about: dict[str, str]) -> None:
+        names = {f"TIDINGS_{key.upper()}": value for key, value in about.items()}
+        environment = {**os.environ, "TIDINGS_APPLICATION": self._application, **names}
+        environment.pop("TIDINGS_TOKEN", None)  # the command has no need of it
+        with self._lock:
+            if self.ended.is_set():
+                raise _Ended
+            # A session of its own, so that what the shell started can be ended with it.
+            self._process = subprocess.Popen(
+                command, shell=True, stdin=subprocess.PIPE, env=environment, start_new_session=True
+            )
+        try:
+            self._process.communicate(lines)
+            code = self._process.returncode
+        finally:
+            with self._lock:
+                self._process = None
+        if code != 0 and self.ended.is_set():
+            raise _Ended
+        if code:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+            raise CommandFailed(f"the command {how}")
+
+    @staticmethod
+    def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, number)
+
+
+def _place(position: Position) -> str:
+    return f"{position.seq}.{position.index}" if position.index else str(position.seq)
