@@ -46,8 +46,8 @@ def plan_ownership(
 ) -> dict[Flow, str]:
     """Which publisher should own each flow; a flow that nobody can read is left out.
 
-    An operator's pin wins while the pinned publisher is there; otherwise the highest rendezvous hash does, so that a
-    publisher which comes or goes moves its own flows and no others.
+    An operator's pin wins while the pinned publisher is there and does not drain; otherwise the highest rendezvous hash
+    does, so that a publisher which comes or goes moves its own flows and no others.
 
     >>> one = Member("p1", frozenset({"contacts"}))
     >>> plan_ownership([one], [Flow("cache", "contacts", 0)])
@@ -60,7 +60,7 @@ def plan_ownership(
         present = able[flow.stream]
         pinned = pins.get(flow)
         willing = [member.id for member in present if not member.draining]
-        if pinned and any(member.id == pinned for member in present):
+        if pinned in willing:
             target[flow] = pinned
         elif willing:
             target[flow] = max(willing, key=lambda member: (_weight(member, flow), member))
@@ -103,6 +103,20 @@ class Ownership:
         transaction.check(self._coordination.path(*flow.place, "epoch"), epoch)
         transaction.delete(self._coordination.path(*flow.place, "owner"))
         return self._done(transaction)
+
+    def disown(self, flow: Flow) -> bool:
+        """Delete an `owner` of this very session, which its taker knows nothing of; False if it is another's.
+
+        So it is when ZooKeeper took the transaction, and the connection broke before the answer came. Only for flows
+        that are not being sent.
+        """
+        path = self._coordination.path(*flow.place, "owner")
+        with self._coordination.speaking():
+            stat = self._coordination.client.exists(path)
+            if stat is not None and stat.owner_session_id == self._coordination.client.client_id[0]:
+                self._coordination.delete(*flow.place, "owner")
+                return True
+        return stat is None
 
     def write(self, flow: Flow, epoch: int, name: str, value: dict[str, Any]) -> bool:
         """Write one of the flow's nodes; False, and nothing changed, if the epoch is over."""

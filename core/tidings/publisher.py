@@ -197,13 +197,20 @@ class Publisher:
             else:
                 self._update(sending, applications[flow.application])
         for stream in {flow.stream for flow, owner in target.items() if owner == self.name} - self._pumps.keys():
-            self._pumps[stream] = Pump(open_log(definitions[stream]), self.may_send, window_bytes=self._window)
-        wanted = [flow for flow, owner in target.items() if owner == self.name and flow not in owned]
+            self._open(definitions[stream])
+        mine = [flow for flow, owner in target.items() if owner == self.name and flow.stream in self._pumps]
+        wanted = [flow for flow in mine if flow not in owned]
         list(self._hands.map(lambda flow: self._take(flow, applications[flow.application]), wanted))
         for application in applications.values():
             self._place(application, [flow for flow in flows if flow.application == application.name])
         for sending in list(self._sendings()):
             self._advance(sending)
+
+    def _open(self, stream: StreamDefinition) -> None:
+        try:
+            self._pumps[stream.name] = Pump(open_log(stream), self.may_send, window_bytes=self._window)
+        except TidingsError as error:
+            logger.warning("stream %r cannot be read: %s", stream.name, error)  # the others go on
 
     def _join(self) -> None:
         record = {
@@ -249,26 +256,34 @@ class Publisher:
     # One flow
 
     def _take(self, flow: Flow, application: Application) -> None:
-        if self._view.exists(*flow.place, "owner"):
+        if self._view.exists(*flow.place, "owner") and not self._ownership.disown(flow):
             return
         pump = self._pumps[flow.stream]
         epoch = self._ownership.take(flow, {"host": socket.gethostname(), "pid": os.getpid()})
         if epoch is None:
             return
-        known = self._coordination.read(*flow.place, "datamarker")
-        if known is not None and application.mode == "reliable":
-            marker = Datamarker.from_json(known).position
-        else:
-            # Written at once: if we die before the first acknowledgement, the next owner must not start later.
-            marker = _start(application, flow, pump.log)
-            if not self._ownership.write(flow, epoch, "datamarker", Datamarker.now(marker, epoch).to_json()):
-                return
-        holder = self._coordination.read(*flow.place, "subscriber")
+        try:
+            marker = self._marker(flow, epoch, application, pump.log)
+            holder = self._coordination.read(*flow.place, "subscriber")
+        except TidingsError as error:
+            logger.warning("flow %s cannot be served: %s", flow, error)
+            self._ownership.release(flow, epoch)  # another publisher may have more luck
+            return
         sending = Sending(flow, epoch, application, application.parsed_filter(), marker, True)
         sending.subscriber = holder["id"] if holder else None
         with pump.lock:
             pump.flows[flow] = sending
         logger.info("publisher %s owns %s, epoch %d, from %s", self.name, flow, epoch, marker)
+
+    def _marker(self, flow: Flow, epoch: int, application: Application, log: Log) -> Position:
+        """Where the flow goes on, or begins."""
+        known = self._coordination.read(*flow.place, "datamarker")
+        if known is not None and application.mode == "reliable":
+            return Datamarker.from_json(known).position
+        marker = _start(application, flow, log)
+        # Written at once: if we die before the first acknowledgement, the next owner must not start later.
+        self._ownership.write(flow, epoch, "datamarker", Datamarker.now(marker, epoch).to_json())
+        return marker
 
     def _update(self, sending: Sending, application: Application) -> None:
         if sending.application != application:
@@ -291,8 +306,9 @@ class Publisher:
         self._release(sending)
 
     def _release(self, sending: Sending) -> None:
-        self._forget(sending)
+        # Forgotten only then: if ZooKeeper does not answer, it is tried again.
         self._ownership.release(sending.flow, sending.epoch)
+        self._forget(sending)
         logger.info("publisher %s has released %s", self.name, sending.flow)
 
     def _forget(self, sending: Sending) -> None:
