@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from tidings.coordination import check_name
@@ -32,7 +32,7 @@ class Application:
     name: str
     streams: tuple[str, ...]
     filter: str | None = None
-    start: str | Mapping[str, Mapping[str, Any]] = "latest"
+    start: str | Mapping[str, Mapping[str, Any]] = field(default="latest", hash=False)  # a mapping has no hash
     mode: str = "reliable"
     max_age: int | None = None
     balance: str = "random"
@@ -68,7 +68,7 @@ class Application:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Application:
         """The definition that `to_json` wrote; keys of a later version are left alone."""
-        known: dict[str, Any] = {field.name: value[field.name] for field in fields(cls) if field.name in value}
+        known: dict[str, Any] = {one.name: value[one.name] for one in fields(cls) if one.name in value}
         return cls(**known)
 
 
