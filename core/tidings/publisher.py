@@ -360,6 +360,10 @@ class Publisher:
         answering = {name: share for name, share in found.items() if last_broken[name] < recent}
         return answering or found
 
+    def _lives(self, sending: Sending) -> bool:
+        subscribers = self._view.children("applications", sending.flow.application, "subscribers")
+        return sending.subscriber in subscribers
+
     def _assign(self, sending: Sending, subscriber: str | None) -> None:
         if subscriber is None:
             return
@@ -392,6 +396,8 @@ class Publisher:
         """Tokens that are due, and patience that has run out."""
         now = time.monotonic()
         pump = self._pumps[sending.flow.stream]
+        # A flow that moves waits for a holder that lives, however slow it is: nobody else may process the shard.
+        bound = sending.state is State.CLOSING and not sending.leaving and self._lives(sending)
         with pump.lock:
             unasked = not sending.tokens and now - sending.token_time >= self._token_interval
             if sending.state is State.OPEN and sending.sent > sending.marker:
@@ -399,7 +405,7 @@ class Publisher:
                     sending.send_token()
             elif sending.state in (State.OPENING, State.CLOSING, State.CLOSED_OFF):
                 gone = sending.connection is None
-                if gone or now - sending.since > self._patience:
+                if gone or (now - sending.since > self._patience and not bound):
                     sending.reason = f"no answer while {sending.state.value}"
                     sending.reset()
                 elif sending.state is State.CLOSING and unasked and self.may_send():
