@@ -101,7 +101,12 @@ def main() -> None:
     with (
         tidings.connect(options.zookeeper, session_timeout=options.session_timeout) as cluster,
         cluster.subscribe(
-            options.application, handler, id=options.id, capacity=options.capacity, retries=options.retries, backoff=0.05
+            options.application,
+            handler,
+            id=options.id,
+            capacity=options.capacity,
+            retries=options.retries,
+            backoff=0.05,
         ),
     ):
         stop.wait()

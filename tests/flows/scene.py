@@ -19,9 +19,11 @@ from tidings.cluster import Cluster
 from tidings.coordination import Coordination
 from tidings.flows import Flow
 from tidings.publisher import Publisher
+from tidings.subscriber import Subscriber
 from tidings.testing import eventually, held
 
 from . import invariants
+from .recorder import Recorder
 
 HERE = Path(__file__).parent
 STREAM = "contacts"
@@ -74,6 +76,16 @@ class Scene:
         """A publisher in this process, with a session of its own."""
         own = self._closing.enter_context(Cluster(Coordination(self.address, session_timeout=2)))
         return self._closing.enter_context(own.publisher(name=name, **{"token_interval": 0.5, **options}))
+
+    @contextlib.contextmanager
+    def subscriber(self, application: str, id: str, **options: Any) -> Iterator[Subscriber]:
+        """A recording subscriber in this process, with a session of its own; the options are the recorder's."""
+        handler = Recorder(self.file(id), **options)
+        with (
+            Cluster(Coordination(self.address, session_timeout=2)) as own,
+            own.subscribe(application, handler, id=id, retries=2, backoff=0.05) as subscriber,
+        ):
+            yield subscriber
 
     def _at(self, hosts: str | None) -> str:
         return f"{hosts}{self.root}" if hosts else self.address
