@@ -6,7 +6,6 @@ mistakes are told at once.
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
 import os
 import re
@@ -18,10 +17,11 @@ from typing import Annotated, Any, Literal, TypeVar
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
+from tidings.applications import Application, check_start
 from tidings.coordination import check_name, split_address
 from tidings.errors import InvalidConfig, InvalidOption, TidingsError
+from tidings.filters import parse as parse_filter
 from tidings.logs import split_address as split_log
-from tidings.positions import Positions
 from tidings.streams import DEFAULT_SHARDS, MAX_SHARDS, StreamDefinition
 
 FILE_NAMES = ("tidings.yml", "tidings.yaml")
@@ -133,21 +133,19 @@ def _size(value: Any) -> Any:
 
 
 def _start(value: Any) -> Any:
-    if value in ("earliest", "latest"):
-        return value
-    if isinstance(value, dict) and value:
-        return {stream: _check(Positions.from_json, at).to_json() for stream, at in value.items()}
-    if isinstance(value, str):
-        try:
-            value = dt.datetime.fromisoformat(value)
-        except ValueError:
-            value = None
-    if not isinstance(value, dt.datetime) or value.tzinfo is None:
-        raise ValueError(
-            "must be earliest, latest, a time with its zone, as in 2026-01-01T00:00:00Z, "
-            "or positions, as in {contacts: {0: 1200}}"
-        )
-    return value.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+    if value == {}:
+        value = None  # it would name no position at all
+    try:
+        return check_start(value)
+    except InvalidOption as error:
+        raise ValueError(str(error).replace("start is", "must be", 1)) from None
+    except TidingsError as error:
+        raise ValueError(str(error)) from None
+
+
+def _filter(value: str) -> str:
+    _check(parse_filter, _text(value))
+    return value
 
 
 def _text(value: str) -> str:
@@ -195,14 +193,18 @@ class StreamSpec(_Model):
 
 
 class ApplicationSpec(_Model):
-    """An application: the streams that it reads, which of their updates, from where, and how they are delivered."""
+    """An application; what its keys mean is said of `Application`."""
 
     streams: Annotated[list[Text], Field(min_length=1)]
-    filter: Text | None = None
+    filter: Annotated[str, AfterValidator(_filter)] | None = None
     start: Annotated[Any, BeforeValidator(_start)] = "latest"
     mode: Literal["reliable", "realtime"] = "reliable"
     max_age: Seconds | None = None
     balance: Literal["random", "zookeeper"] = "random"
+
+    def definition(self, name: str) -> Application:
+        """The application as a cluster defines it."""
+        return Application(name, tuple(self.streams), self.filter, self.start, self.mode, self.max_age, self.balance)
 
 
 class PipelineSpec(_Model):
@@ -417,6 +419,8 @@ def _check_spec(spec: Spec, mistakes: Mistakes) -> None:
         if isinstance(application.start, dict):
             for stream_name in application.start.keys() - set(application.streams):
                 mistakes.blame(("applications", name, "start", stream_name), "is none of the application's streams")
+        if application.max_age is not None and application.mode != "realtime":
+            mistakes.blame(("applications", name, "max_age"), "is for mode: realtime; reliable sends every update")
     for name, pipeline in spec.pipelines.items():
         if pipeline.output in pipeline.input:
             mistakes.blame(("pipelines", name, "output"), f"stream {pipeline.output!r} is the pipeline's input too")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tidings.cli.options import Json, Timeout, ZooKeeper, connected
-from tidings.cli.output import note, print_json, print_table
+from tidings.cli.output import note, print_json, print_table, warn
 
 EXAMPLES = """\b
 Examples:
@@ -43,6 +43,9 @@ def apply_command(
     spec = load(Path(path.name) if path.parent == Path.cwd() else path)
     with connected(zookeeper, timeout, fallback=spec.zookeeper) as cluster:
         actions = plan(spec, cluster)
+        for name, application in spec.applications.items():
+            for warning in application.definition(name).parsed_filter().warnings():
+                warn(f"the filter of application {name!r}: {warning}")
         done = []
         try:
             for action in actions:

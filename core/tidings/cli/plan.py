@@ -69,7 +69,8 @@ def execute(action: Action, cluster: Cluster) -> None:
         return
     place = (f"{action.kind}s", action.name)
     tree, before, after = cluster.coordination, action.before, action.after
-    done = tree.create(after, *place) if before is None else tree.replace(after, before, *place)
+    # Where nothing is known there may still be a node, made only to hold those below it.
+    done = (before is None and tree.create(after, *place)) or tree.replace(after, before, *place)
     if not done:
         raise InvalidConfig(f"{action.kind} {action.name!r} was changed since the plan was made: apply again")
 
@@ -114,7 +115,7 @@ def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes:
 
 def _plan_application(name: str, application: ApplicationSpec, cluster: Cluster) -> Action:
     before = cluster.coordination.read("applications", name)
-    after = {"name": name, **application.model_dump()}
+    after = application.definition(name).to_json()
     detail = f"reads {', '.join(application.streams)}"
     if before is None:
         return Action("application", name, "create", detail, None, after)
