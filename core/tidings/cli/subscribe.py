@@ -5,10 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,7 +19,7 @@ import typer
 from tidings.cli.options import Application, Timeout, TokenFile, ZooKeeper, connected, existing_file, security
 from tidings.cli.output import note, refuse
 from tidings.cli.tail import check_reader, json_line, text_line
-from tidings.errors import TidingsError
+from tidings.errors import InvalidOption, TidingsError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,7 +97,12 @@ def subscribe_command(
         raise refuse("TLS needs both --tls-certificate and --tls-key")
     if json and command is not None:
         raise refuse("--json is about printing, and --exec prints nothing: a command always gets JSON")
+    # gRPC would write about its failures to stderr, beside our sentence.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     known = security(token_file, certificate=tls_certificate, key=tls_key)
+    if known.certificate and known.key:
+        _check_certificate(known.certificate, known.key)
+    _check_free(address)
     options = {"address": address, "id": id, "capacity": capacity, "security": known}
     line = json_line if json or command is not None else text_line
     handler = _Handler(application, line, command, limit)
@@ -231,6 +239,31 @@ class _Handler:
     def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
+
+
+def _check_free(address: str) -> None:
+    """Say why one cannot listen there; the Flight server only says that it could not start."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        return  # the subscriber says what is wrong with it
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(place)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InvalidOption(f"cannot listen on {address}: {reason}") from None
+
+
+def _check_certificate(certificate: Path, key: Path) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
+    except (ssl.SSLError, OSError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise InvalidOption(
+            f"{str(certificate)!r} and {str(key)!r} are no certificate in PEM with its key: {reason}"
+        ) from None
 
 
 def _place(position: Position) -> str:
