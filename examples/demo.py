@@ -1,16 +1,22 @@
-"""`make demo`: updates flow from a producer through a stream into a Spark query, all in a temporary folder."""
+"""`make demo`: updates flow from a producer into a Spark query and to subscribers, all in a temporary folder.
+
+In the second half the publisher that sends them is killed, and another one takes over.
+"""
 
 from __future__ import annotations
 
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
@@ -22,7 +28,7 @@ from tidings.streams import Stream
 
 SHARDS = 8
 OBJECTS = 1_000
-SECONDS = 12
+SECONDS = 8
 RATE = 2_000
 
 console = Console(highlight=False)
@@ -110,12 +116,13 @@ def tell(folder: str) -> int:
             spark: SparkSession = tidings.session("tidings demo", master="local[2]")
             console.print(f"  Spark {spark.version}, on 2 threads of this machine")
         try:
-            return follow(spark, cluster.address, stream, folder)
+            seen = follow(spark, cluster.address, stream, folder)
         finally:
             spark.stop()
+        return 0 if seen and fail_over(cluster, stream) else 1
 
 
-def follow(spark: SparkSession, zookeeper: str, stream: Stream, folder: str) -> int:
+def follow(spark: SparkSession, zookeeper: str, stream: Stream, folder: str) -> bool:
     counts = Counts()
     with chapter(f'4. A query over format("tidings") counts, while a producer makes {RATE:,} changes a second'):
         updates = spark.readStream.format("tidings").options(stream=stream.name, zookeeper=zookeeper).load()
@@ -130,11 +137,117 @@ def follow(spark: SparkSession, zookeeper: str, stream: Stream, folder: str) -> 
     show(counts)
     if not arrived or counts.total != published:
         console.print(f"[red]{published:,} updates were published, but {counts.total:,} were counted.[/]")
-        return 1
+        return False
     age = statistics.median(counts.ages[1:])
     console.print(f"\n[green]All {published:,} updates arrived, each once.[/]", end=" ")
     console.print(f"When it was counted, the newest update of a batch was {age * 1000:.0f} ms old (median).")
-    return 0
+    return True
+
+
+class Cache(tidings.Handler):
+    """A subscriber's handler: notes each update, and when it came."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, float]] = []
+
+    def on_update(self, update: tidings.Update) -> None:
+        self.seen.append((update.shard, update.seq, time.monotonic()))
+
+
+@contextmanager
+def publisher(name: str, zookeeper: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A publisher in a process of its own, as an operator would run it."""
+    command = [Path(sys.executable).with_name("tidings"), "publisher", "--name", name, "--zookeeper", zookeeper]
+    settings = ["--session-timeout", "2", "--token-interval", "0.5"]
+    with subprocess.Popen([*command, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def owners(cluster: tidings.Cluster) -> Counter[str]:
+    """How many flows each publisher owns."""
+    places = [("flows", "cache", "contacts", str(shard), "owner") for shard in range(SHARDS)]
+    return Counter(owner["publisher"] for place in places if (owner := cluster.coordination.read(*place)))
+
+
+def wait_for(condition: Callable[[], bool], timeout: float = 60) -> bool:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def fail_over(cluster: tidings.Cluster, stream: Stream) -> bool:
+    """Two publishers, two subscribers, a filter; the busier publisher is killed while updates flow."""
+    caches = [Cache(), Cache()]
+    with ExitStack() as stack:
+        with chapter("6. An application with a filter, two subscribers and two publishers"):
+            cluster.create_application("cache", ["contacts"], filter="region = eu", start="latest", balance="zookeeper")
+            for cache in caches:
+                stack.enter_context(cluster.subscribe("cache", cache))
+            processes = {name: stack.enter_context(publisher(name, cluster.address)) for name in ("north", "south")}
+            if not wait_for(lambda: len(owners(cluster)) == 2 and owners(cluster).total() == SHARDS):
+                console.print("[red]The publishers did not take the flows.[/]")
+                return False
+            for name, flows in sorted(owners(cluster).items()):
+                console.print(f"  publisher {name} owns {flows} of {SHARDS} flows")
+        with chapter("7. The owner of most flows is killed with -9, in the midst of it"):
+            victim = owners(cluster).most_common(1)[0][0]
+            published = publish_and_kill(stream, processes[victim])
+            console.print(f"  {victim} is dead; {len(published):,} updates passed the filter")
+            places = {(shard, seq) for shard, seq in published}
+            complete = wait_for(lambda: places <= {row[:2] for cache in caches for row in cache.seen}, timeout=30)
+            for name, flows in owners(cluster).items():
+                console.print(f"  publisher {name} owns {flows} of {SHARDS} flows now")
+    return judge(places, caches, complete)
+
+
+def publish_and_kill(stream: Stream, victim: subprocess.Popen[bytes]) -> list[tuple[int, int]]:
+    """Publish for some seconds, kill a process half way, and say where the updates are that pass the filter."""
+    seconds, rate = 8, 500
+    futures = []
+    start = time.monotonic()
+    with stream.producer() as producer:
+        for number in range(seconds * rate):
+            name = f"contacts/{number % OBJECTS}"
+            region = "eu" if number % 2 else "us"
+            future = producer.publish(name, number, attributes={"region": region})
+            if region == "eu":
+                futures.append((stream.shard_of(name), future))
+            if number == seconds * rate // 2:
+                victim.kill()
+            time.sleep(max(0.0, start + number / rate - time.monotonic()))
+    return [(shard, future.result().seq) for shard, future in futures]
+
+
+def judge(published: set[tuple[int, int]], caches: list[Cache], complete: bool) -> bool:
+    """Whether all updates came, in order within a shard; and the longest silence of a shard."""
+    everything = sorted((row for cache in caches for row in cache.seen), key=lambda row: row[2])
+    newest: dict[int, int] = {}
+    last: dict[int, float] = {}
+    gap, repeats, disorder = 0.0, 0, 0
+    expected = {shard: sorted(seq for each, seq in published if each == shard) for shard in range(SHARDS)}
+    for shard, seq, at in everything:
+        if seq <= newest.get(shard, -1):
+            repeats += 1
+        else:
+            following = [one for one in expected[shard] if one > newest.get(shard, -1)]
+            disorder += bool(following) and seq != following[0]
+            newest[shard] = seq
+        gap = max(gap, at - last.get(shard, at))
+        last[shard] = at
+    if not complete or disorder:
+        console.print(f"[red]{len(published):,} updates were published; lost or out of order: {disorder}.[/]")
+        return False
+    console.print(
+        f"\n[green]All {len(published):,} updates arrived, in order within each shard[/] ({repeats:,} repeated)."
+    )
+    console.print(f"The longest that a shard was silent was {gap:.1f} s; ZooKeeper takes 2 s to notice a death.")
+    return True
 
 
 def main() -> int:

@@ -31,7 +31,9 @@ def test_the_readme_shows_the_quick_start_as_it_is() -> None:
 
 @pytest.mark.slow
 def test_the_demo_ends_well() -> None:
-    assert "updates arrived, each once" in run("demo.py")
+    told = run("demo.py")
+    assert "updates arrived, each once" in told
+    assert "updates arrived, in order within each shard" in told
 
 
 @pytest.mark.slow
