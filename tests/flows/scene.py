@@ -19,6 +19,7 @@ from tidings.cluster import Cluster
 from tidings.coordination import Coordination
 from tidings.flows import Flow
 from tidings.publisher import Publisher
+from tidings.streams import Stream
 from tidings.subscriber import Subscriber
 from tidings.testing import eventually, held
 
@@ -36,7 +37,9 @@ class Scene:
         self.address = address
         self.root = "/" + address.partition("/")[2]
         self.folder = folder
-        self.cluster = Cluster(Coordination(address), logs=folder / "streams")
+        # A session that outlives a ZooKeeper that is away for a while.
+        self.cluster = Cluster(Coordination(address, session_timeout=60), logs=folder / "streams")
+        self.stream: Stream
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._closing = contextlib.ExitStack()
 
@@ -48,6 +51,11 @@ class Scene:
             process.wait()
         self._closing.close()
         self.cluster.close()
+
+    def prepare(self, shards: int, **options: Any) -> None:
+        """Make the stream, and an application, `cache`, which reads it from its beginning."""
+        self.stream = self.cluster.create_stream(STREAM, shards)
+        self.cluster.create_application("cache", [STREAM], **{"start": "earliest", **options})
 
     # Processes
 
@@ -78,9 +86,9 @@ class Scene:
         return self._closing.enter_context(own.publisher(name=name, **{"token_interval": 0.5, **options}))
 
     @contextlib.contextmanager
-    def subscriber(self, application: str, id: str, **options: Any) -> Iterator[Subscriber]:
+    def subscriber(self, application: str, id: str, *, file: str | None = None, **options: Any) -> Iterator[Subscriber]:
         """A recording subscriber in this process, with a session of its own; the options are the recorder's."""
-        handler = Recorder(self.file(id), **options)
+        handler = Recorder(self.file(file or id), **options)
         with (
             Cluster(Coordination(self.address, session_timeout=2)) as own,
             own.subscribe(application, handler, id=id, retries=2, backoff=0.05) as subscriber,
@@ -125,7 +133,7 @@ class Scene:
 
         def publish() -> None:
             nonlocal count
-            with self.cluster.stream(STREAM).producer(linger=0.005) as producer:
+            with self.stream.producer(linger=0.005) as producer:
                 while not stop.wait(every):
                     results.append(producer.publish_many(numbered(count, rows)))
                     count += rows
@@ -143,13 +151,12 @@ class Scene:
 
     def publish(self, first: int, count: int, **more: Any) -> None:
         """Some updates, durable when this returns."""
-        with self.cluster.stream(STREAM).producer() as producer:
+        with self.stream.producer() as producer:
             producer.publish_many(numbered(first, count, **more)).result(timeout=30)
 
     def published(self) -> pa.Table:
         """All that the log holds."""
-        with contextlib.closing(self.cluster.stream(STREAM).log) as log:
-            return held(log)
+        return held(self.stream.log)
 
     def file(self, id: str) -> Path:
         return self.folder / f"{id}.record"
@@ -175,10 +182,8 @@ class Scene:
             lost = {(e.shard, seq) for e in record.events("loss") for seq in range(e.numbers[0], e.numbers[1] + 1)}
             return len(record.seen() | lost)
 
-        try:
+        with contextlib.suppress(AssertionError):  # the check below says what is missing, and where
             eventually(lambda: count() >= expected, timeout=timeout, every=0.1)
-        except AssertionError:
-            pass  # the check below says what is missing, and where
         invariants.check(self.record(*ids), table, **options)
 
 

@@ -10,7 +10,7 @@ from tidings.testing import eventually
 
 from .invariants import Batch
 from .proxy import Proxy
-from .scene import STREAM, Scene, stop
+from .scene import Scene, stop
 
 SHARDS = 6
 
@@ -27,8 +27,7 @@ def shards_of(scene: Scene, id: str, since: float = 0.0) -> set[int]:
 
 
 def prepare(scene: Scene) -> None:
-    scene.cluster.create_stream(STREAM, SHARDS)
-    scene.cluster.create_application("cache", [STREAM], start="earliest", balance="zookeeper")
+    scene.prepare(SHARDS, balance="zookeeper")
 
 
 def test_a_flow_goes_on_when_its_connection_breaks_and_both_ends_live(scene: Scene) -> None:

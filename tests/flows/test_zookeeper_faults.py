@@ -8,7 +8,7 @@ import pytest
 from tidings.embedded import EmbeddedZooKeeper
 from tidings.testing import eventually
 
-from .scene import STREAM, Scene
+from .scene import Scene
 
 SHARDS = 4
 
@@ -19,8 +19,7 @@ def fragile(tmp_path: Path) -> Iterator[tuple[EmbeddedZooKeeper, Scene]]:
     with EmbeddedZooKeeper(tmp_path / "zookeeper") as server:
         scene = Scene(f"{server.address}/fragile", tmp_path)
         try:
-            scene.cluster.create_stream(STREAM, SHARDS)
-            scene.cluster.create_application("cache", [STREAM], start="earliest")
+            scene.prepare(SHARDS)
             for id in ("r1", "r2"):
                 scene.recorder("cache", id)
             for name in ("p1", "p2"):
