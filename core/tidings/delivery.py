@@ -117,6 +117,11 @@ class Connection:
         self._thread = threading.Thread(target=self._run, name=f"tidings-send-{self.subscriber}", daemon=True)
         self._thread.start()
 
+    @property
+    def broken(self) -> bool:
+        """Whether it has ended; `on_broken` is called after that."""
+        return self._broken.is_set()
+
     def send(self, message: Message, rows: pa.RecordBatch | None = None) -> None:
         """Queue a message; what is queued when the connection breaks is gone."""
         self._outgoing.put((message, rows))

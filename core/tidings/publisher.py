@@ -167,8 +167,10 @@ class Publisher:
         """The session was lost, and with it all that we owned."""
         for sending in list(self._sendings()):
             self._forget(sending)
-        for connection in list(self._connections.values()):
-            connection.close()
+        with self._connecting:
+            for connection in self._connections.values():
+                connection.close()
+            self._connections.clear()  # what is said on one that ends is not heard
         self._view.forget()
         self._coordination.ping()
         self._lost = False
@@ -381,6 +383,9 @@ class Publisher:
             sending.enter(State.OPENING)
             after = [sending.marker.seq, sending.marker.index]
             connection.send(sending.message("open", after=after))
+            if connection.broken:  # it may have told so before this flow was on it
+                sending.reason = "the connection broke"
+                sending.reset()
 
     def _connection(self, application: str, subscriber: str, address: str) -> Connection:
         with self._connecting:
