@@ -42,6 +42,7 @@ import pyarrow.compute as pc
 
 from tidings import filter_text
 from tidings.errors import InvalidFilter
+from tidings.filter_patterns import pattern
 from tidings.filter_text import Clause, Group, error_at, quote
 from tidings.updates import KINDS, MAX_OBJECT_BYTES, SCHEMA
 
@@ -72,7 +73,7 @@ _PREFIX = "attributes."
 _ALWAYS = frozenset({"shard", "seq", "index", "object", "kind", "range"})  # no update is without them
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
-_NUMBER_PATTERN = filter_text.pattern(_NUMBER.pattern)
+_NUMBER_PATTERN = pattern(_NUMBER.pattern)
 # All that _NUMBER lets through fits, without rounding.
 _PRECISION, _SCALE = 36, 18
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
@@ -276,16 +277,16 @@ class Matches(Basic):
         self._set(key=_key(self.key), expression=_unicode(self.expression))
         if _type_of(self.key) != "text":
             raise InvalidFilter(f"{self.key} is a {_type_of(self.key)}, and only text matches a regular expression")
-        filter_text.pattern(self.expression)
+        pattern(self.expression)
 
     def _spelled(self, negation: str) -> str:
         return f"{quote(self.key)} {negation}matches {quote(self.expression)}"
 
     def _spark(self) -> Column:
-        return _spark_values(self.key).rlike(filter_text.pattern(self.expression).java)
+        return _spark_values(self.key).rlike(pattern(self.expression).java)
 
     def _arrow(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        return pc.match_substring_regex(values, filter_text.pattern(self.expression).re2)
+        return pc.match_substring_regex(values, pattern(self.expression).re2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidings.errors import InvalidFilter
-from tidings.filter_text import MAX_DEPTH, MAX_LENGTH, MAX_PATTERN_LENGTH, pattern
+from tidings.filter_patterns import MAX_PATTERN_LENGTH, pattern
+from tidings.filter_text import MAX_DEPTH, MAX_LENGTH
 from tidings.filters import (
     EVERYTHING,
     MAX_CONDITIONS,
