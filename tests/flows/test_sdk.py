@@ -1,0 +1,205 @@
+"""What a service sees of the subscriber, with a publisher in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidings.cluster import Cluster
+from tidings.datamarkers import Datamarker
+from tidings.delivery import Security
+from tidings.errors import (
+    ApplicationExists,
+    InvalidFilter,
+    InvalidOption,
+    SubscriberExists,
+    UnknownApplication,
+    UnknownStream,
+)
+from tidings.flows import Flow
+from tidings.streams import Stream
+from tidings.subscriber import Handler
+from tidings.testing import eventually
+from tidings.updates import Update
+
+
+class Notes(Handler):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.objects: list[str] = []
+        self.markers: list[Datamarker] = []
+        self.events: list[str] = []
+
+    def on_update(self, update: Update) -> None:
+        self.objects.append(update.object)
+
+    def on_token(self, flow: Flow, datamarker: Datamarker) -> None:
+        self.markers.append(datamarker)
+
+    def on_shard_notice(self, flow: Flow) -> None:
+        self.events.append(f"notice {flow.shard}")
+
+    def on_flow_closed(self, flow: Flow) -> None:
+        self.events.append(f"closed {flow.shard}")
+
+
+@pytest.fixture
+def stream(cluster: Cluster) -> Stream:
+    stream = cluster.create_stream("contacts", shards=2)
+    cluster.create_application("cache", ["contacts"], start="earliest")
+    return stream
+
+
+def publish(stream: Stream, *objects: str) -> None:
+    with stream.producer() as producer:
+        for name in objects:
+            producer.publish(name).result(10)
+
+
+def test_a_service_subscribes_in_ten_lines(cluster: Cluster, stream: Stream) -> None:
+    notes = Notes()
+    publish(stream, "alice", "bob")
+    with cluster.publisher(token_interval=0.2), cluster.subscribe("cache", notes) as subscriber:
+        eventually(lambda: sorted(notes.objects) == ["alice", "bob"])
+        publish(stream, "carol")
+        eventually(lambda: "carol" in notes.objects)
+        eventually(lambda: notes.markers)
+        assert [flow.shard for flow in subscriber.flows] == [0, 1]
+    assert sorted(notes.events) == ["closed 0", "closed 1", "notice 0", "notice 1"]
+
+
+def test_a_handler_that_takes_batches_gets_them_with_stream_shard_and_epoch(cluster: Cluster, stream: Stream) -> None:
+    batches: list[pa.RecordBatch] = []
+
+    class Batches(Handler):
+        def on_batch(self, rows: pa.RecordBatch) -> None:
+            batches.append(rows)
+
+    publish(stream, "alice")
+    with cluster.publisher(), cluster.subscribe("cache", Batches()):
+        eventually(lambda: batches)
+    assert batches[0]["object"].to_pylist() == ["alice"]
+    assert batches[0].schema.metadata[b"stream"] == b"contacts"
+    assert int(batches[0].schema.metadata[b"epoch"]) >= 1
+
+
+def test_an_asynchronous_handler_is_awaited(cluster: Cluster, stream: Stream) -> None:
+    seen: list[str] = []
+
+    class Later(Handler):
+        async def on_update(self, update: Update) -> None:
+            await asyncio.sleep(0)
+            seen.append(update.object)
+
+    async def main() -> None:
+        async with cluster.subscribe("cache", Later()):
+            publisher = await asyncio.to_thread(cluster.publisher)
+            await asyncio.to_thread(publish, stream, "alice", "bob")
+            await asyncio.to_thread(eventually, lambda: len(seen) == 2)
+            await asyncio.to_thread(publisher.close)
+
+    asyncio.run(main())
+    assert sorted(seen) == ["alice", "bob"]
+
+
+def test_an_update_that_fails_once_is_tried_again_and_those_before_it_are_not_repeated(
+    cluster: Cluster, stream: Stream
+) -> None:
+    class Clumsy(Notes):
+        failures = 1
+
+        def on_update(self, update: Update) -> None:
+            if update.object == "bad" and self.failures:
+                self.failures -= 1
+                raise RuntimeError("slipped")
+            super().on_update(update)
+
+    notes = Clumsy()
+    publish(stream, "bad", "good", "better")
+    with cluster.publisher(), cluster.subscribe("cache", notes, backoff=0.01):
+        eventually(lambda: sorted(notes.objects) == ["bad", "better", "good"])
+
+
+def test_a_second_subscriber_of_the_same_id_is_refused(cluster: Cluster, stream: Stream) -> None:
+    with (
+        cluster.subscribe("cache", Notes(), id="one"),
+        pytest.raises(SubscriberExists, match="has a subscriber 'one' already"),
+    ):
+        cluster.subscribe("cache", Notes(), id="one")
+
+
+def test_a_port_in_use_is_one_clear_sentence(cluster: Cluster, stream: Stream) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InvalidOption, match="listen"):
+            cluster.subscribe("cache", Notes(), address=f"127.0.0.1:{taken.getsockname()[1]}")
+
+
+def test_bad_applications_are_refused_by_name(cluster: Cluster, stream: Stream) -> None:
+    with pytest.raises(UnknownApplication, match="no application 'cash'"):
+        cluster.subscribe("cash", Notes())
+    with pytest.raises(UnknownStream, match="no stream 'nothing'"):
+        cluster.create_application("other", ["nothing"])
+    with pytest.raises(InvalidFilter, match="column 8"):
+        cluster.create_application("other", ["contacts"], filter="region ~ eu")
+    with pytest.raises(ApplicationExists, match="with another definition"):
+        cluster.create_application("cache", ["contacts"], start="latest")
+    with pytest.raises(InvalidOption, match="mode"):
+        cluster.create_application("other", ["contacts"], mode="casual")
+    with pytest.raises(InvalidOption, match="start is earliest"):
+        cluster.create_application("other", ["contacts"], start="yesterday")
+    assert [one.name for one in cluster.applications()] == ["cache"]
+
+
+def test_only_who_knows_the_token_is_let_in(cluster: Cluster, stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
+    notes = Notes()
+    publish(stream, "alice")
+    with cluster.subscribe("cache", notes, security=Security(token="open sesame")):
+        with caplog.at_level(logging.INFO), cluster.publisher(security=Security(token="wrong")):
+            eventually(lambda: "a token is needed" in caplog.text)
+        assert notes.objects == []
+        assert "sesame" not in caplog.text
+        with cluster.publisher(security=Security(token="open sesame")):
+            eventually(lambda: notes.objects == ["alice"])
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+    """A certificate for 127.0.0.1 that signs itself, and its key."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1", "-nodes"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *subject]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs openssl, to make a certificate")
+    yield certificate, key
+
+
+def test_updates_travel_over_tls_and_a_stranger_does_not_speak_it(
+    cluster: Cluster, stream: Stream, certificate: tuple[Path, Path]
+) -> None:
+    notes = Notes()
+    publish(stream, "alice")
+    mine = Security(certificate=certificate[0], key=certificate[1])
+    with cluster.subscribe("cache", notes, security=mine):
+        with cluster.publisher() as plain:
+            eventually(lambda: plain.flows)
+            eventually(lambda: any(sending.reason for sending in plain._sendings()))
+        assert notes.objects == []
+        with cluster.publisher(security=Security(authority=certificate[0])):
+            eventually(lambda: notes.objects == ["alice"])
+
+
+def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="both a certificate and its key"):
+        Security(certificate=tmp_path / "certificate.pem")
