@@ -27,21 +27,21 @@ def publish(address: str, options: dict[str, Any], stop: Event) -> None:
 class Counting(tidings.Handler):
     """Notes when which versions came, and how many updates."""
 
-    def __init__(self, each: bool) -> None:
+    def __init__(self) -> None:
         self.count = 0
         self.seen: list[tuple[int, float]] = []
-        if each:
-            self.on_batch = super().on_batch  # type: ignore[method-assign]  # rows go to on_update one by one
-        self._each = each
-
-    def on_batch(self, rows: pa.RecordBatch) -> None:
-        self.count += rows.num_rows
-        now = time.time()
-        self.seen.append((rows["version"][rows.num_rows - 1].as_py() or 0, now))
 
     def on_update(self, update: tidings.Update) -> None:
         self.count += 1
         self.seen.append((update.version or 0, time.time()))
+
+
+class CountingBatches(Counting):
+    """The same by whole batches."""
+
+    def on_batch(self, rows: pa.RecordBatch) -> None:
+        self.count += rows.num_rows
+        self.seen.append((rows["version"][rows.num_rows - 1].as_py() or 0, time.time()))
 
 
 def subscribe(
@@ -49,7 +49,7 @@ def subscribe(
 ) -> None:
     """Receive until so many updates have come, or until told to stop; then report what was seen and when."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    handler = Counting(each)
+    handler = Counting() if each else CountingBatches()
     with tidings.connect(address) as cluster, cluster.subscribe(application, handler):
         ready.set()
         while not stop.wait(0.01) and handler.count < expected:

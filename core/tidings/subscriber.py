@@ -51,8 +51,6 @@ class Handler:
 
     def on_batch(self, rows: pa.RecordBatch) -> Any:
         """The next updates of one flow, in order; the schema's metadata names `stream`, `shard` and `epoch`."""
-        for update in to_updates(rows):
-            self.on_update(update)
 
     def on_update(self, update: Any) -> Any:
         """The next update of a flow. Not called if `on_batch` is overridden."""
@@ -327,8 +325,7 @@ class Subscriber:
         if kind == "batch":
             assert rows is not None
             assert position is not None
-            about = {"stream": flow.stream, "shard": str(flow.shard), "epoch": str(epoch)}
-            if not self._call(held, era, "on_batch", rows.replace_schema_metadata(about)):
+            if not self._deliver(held, era, rows):
                 return
             held.reply({"t": "done", **answer, "position": message["position"]})
         elif kind == "token":
@@ -345,6 +342,13 @@ class Subscriber:
         elif kind == "close":
             self._drop(held, "the publisher closed it", era)
             held.reply({"t": "closed", **answer})
+
+    def _deliver(self, held: _Held, era: Era, rows: pa.RecordBatch) -> bool:
+        """Hand rows to the handler, whole if it takes batches; False once it has failed at one of them too often."""
+        if getattr(type(self._handler), "on_batch", Handler.on_batch) is not Handler.on_batch:
+            about = {"stream": held.flow.stream, "shard": str(held.flow.shard), "epoch": str(era[0])}
+            return self._call(held, era, "on_batch", rows.replace_schema_metadata(about))
+        return all(self._call(held, era, "on_update", update) for update in to_updates(rows))
 
     def _call(self, held: _Held, era: Era, name: str, *arguments: Any) -> bool:
         """Call the handler, again if it raises; False once it has been called often enough."""

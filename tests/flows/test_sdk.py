@@ -6,7 +6,6 @@ import asyncio
 import logging
 import socket
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -173,7 +172,7 @@ def test_only_who_knows_the_token_is_let_in(cluster: Cluster, stream: Stream, ca
 
 
 @pytest.fixture
-def certificate(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
     """A certificate for 127.0.0.1 that signs itself, and its key."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1", "-nodes"]
@@ -182,7 +181,7 @@ def certificate(tmp_path: Path) -> Iterator[tuple[Path, Path]]:
         subprocess.run(command, check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("needs openssl, to make a certificate")
-    yield certificate, key
+    return certificate, key
 
 
 def test_updates_travel_over_tls_and_a_stranger_does_not_speak_it(
