@@ -27,6 +27,7 @@ from kazoo.exceptions import (
     NoAuthError,
     NodeExistsError,
     NoNodeError,
+    NotEmptyError,
     OperationTimeoutError,
     SessionExpiredError,
 )
@@ -142,14 +143,22 @@ class Coordination:
                 return False
         return True
 
+    def clear(self, *parts: str) -> None:
+        """Take the value away, and leave the place with all below it."""
+        with self.speaking():
+            self._client.set(self.path(*parts), b"")
+
     def delete(self, *parts: str) -> bool:
         """Delete this place with all below it; False if it is not there."""
         with self.speaking():
-            try:
-                self._client.delete(self.path(*parts), recursive=True)
-            except NoNodeError:
-                return False
-        return True
+            while True:
+                try:
+                    self._client.delete(self.path(*parts), recursive=True)
+                except NoNodeError:
+                    return False
+                except NotEmptyError:
+                    continue  # someone has put something there meanwhile
+                return True
 
     def children(self, *parts: str) -> list[str]:
         """The names below this place; none if it is not there."""
