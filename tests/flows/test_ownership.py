@@ -1,0 +1,167 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidings.cluster import Cluster
+from tidings.coordination import Coordination
+from tidings.flows import Flow
+from tidings.ownership import Member, Ownership, plan_ownership
+from tidings.testing import eventually
+
+from .proxy import Proxy
+
+STREAMS = ("contacts", "orders", "photos")
+FLOW = Flow("cache", "contacts", 0)
+
+members = st.lists(
+    st.builds(
+        Member,
+        st.sampled_from([f"p{n}" for n in range(8)]),
+        st.frozensets(st.sampled_from(STREAMS)),
+        st.booleans(),
+    ),
+    unique_by=lambda member: member.id,
+)
+flows = st.lists(
+    st.builds(Flow, st.sampled_from(["cache", "search"]), st.sampled_from(STREAMS), st.integers(0, 63)), unique=True
+)
+pins = st.dictionaries(
+    st.builds(Flow, st.sampled_from(["cache", "search"]), st.sampled_from(STREAMS), st.integers(0, 63)),
+    st.sampled_from([f"p{n}" for n in range(9)]),
+)
+
+
+def able(members: list[Member], flow: Flow) -> set[str]:
+    return {member.id for member in members if flow.stream in member.streams and not member.draining}
+
+
+@given(members, flows, pins)
+def test_a_flow_is_owned_exactly_if_someone_can_read_it_and_by_one_of_those(
+    members: list[Member], flows: list[Flow], pins: dict[Flow, str]
+) -> None:
+    target = plan_ownership(members, flows, pins)
+    assert target.keys() == {flow for flow in flows if able(members, flow)}
+    assert all(owner in able(members, flow) for flow, owner in target.items())
+
+
+@given(members, flows, pins)
+def test_a_pin_wins_while_the_pinned_publisher_can_own_the_flow(
+    members: list[Member], flows: list[Flow], pins: dict[Flow, str]
+) -> None:
+    pinned, free = plan_ownership(members, flows, pins), plan_ownership(members, flows)
+    for flow in flows:
+        here = pins.get(flow) in able(members, flow)
+        assert pinned.get(flow) == (pins[flow] if here else free.get(flow))
+
+
+@given(members, flows, pins, st.data())
+def test_a_publisher_that_leaves_or_drains_moves_its_own_flows_and_no_others(
+    members: list[Member], flows: list[Flow], pins: dict[Flow, str], data: st.DataObject
+) -> None:
+    if not members:
+        return
+    leaver = data.draw(st.sampled_from(members))
+    before = plan_ownership(members, flows, pins)
+    stayers = [member for member in members if member is not leaver]
+    draining = [*stayers, Member(leaver.id, leaver.streams, draining=True)]
+    for after in (plan_ownership(stayers, flows, pins), plan_ownership(draining, flows, pins)):
+        assert all(after[flow] == owner for flow, owner in before.items() if owner != leaver.id)
+        assert leaver.id not in after.values()
+
+
+@given(members, flows, st.frozensets(st.sampled_from(STREAMS)))
+def test_a_publisher_that_joins_takes_flows_to_itself_and_moves_none_between_others(
+    members: list[Member], flows: list[Flow], streams: frozenset[str]
+) -> None:
+    before = plan_ownership(members, flows)
+    after = plan_ownership([*members, Member("joiner", streams)], flows)
+    assert all(after[flow] in (owner, "joiner") for flow, owner in before.items())
+
+
+@given(st.permutations([Member(f"p{n}", frozenset(STREAMS)) for n in range(5)]))
+def test_all_publishers_plan_alike_in_whatever_order_they_see_each_other(members: list[Member]) -> None:
+    flows = [Flow("cache", "contacts", shard) for shard in range(64)]
+    plan = plan_ownership(members, flows)
+    assert plan == plan_ownership(sorted(members, key=lambda member: member.id), flows)
+    assert min(list(plan.values()).count(member.id) for member in members) > 3, "nobody is left with next to nothing"
+
+
+@pytest.fixture
+def owner(cluster: Cluster) -> Iterator[Callable[[str], tuple[Ownership, Coordination]]]:
+    """Makes publishers' ownerships, each with a session of its own."""
+    with ExitStack() as closing:
+
+        def make(name: str) -> tuple[Ownership, Coordination]:
+            tree = Coordination(cluster.address, session_timeout=2)
+            closing.callback(tree.close)
+            return Ownership(tree, name), tree
+
+        yield make
+
+
+Make = Callable[[str], tuple[Ownership, Coordination]]
+
+
+def test_a_flow_has_one_owner_and_each_has_a_larger_epoch(cluster: Cluster, owner: Make) -> None:
+    (first, _), (second, _) = owner("p1"), owner("p2")
+    epochs = []
+    for one, other in ((first, second), (second, first), (first, second)):
+        epoch = one.take(FLOW, {})
+        assert epoch is not None
+        assert other.take(FLOW, {}) is None
+        assert one.take(FLOW, {}) is None
+        epochs.append(epoch)
+        assert one.release(FLOW, epoch)
+        assert not one.release(FLOW, epoch)
+    assert epochs == sorted(set(epochs))
+    assert cluster.coordination.read(*FLOW.place, "owner") is None
+
+
+def test_an_owner_whose_epoch_is_over_writes_and_releases_nothing(cluster: Cluster, owner: Make) -> None:
+    (stale, tree), (fresh, _) = owner("p1"), owner("p2")
+    old = stale.take(FLOW, {})
+    assert old is not None
+    assert stale.write(FLOW, old, "datamarker", {"position": 1})
+    tree.close()
+    new = eventually(lambda: fresh.take(FLOW, {}), timeout=10)
+    late, _ = owner("p1")  # as if the session were another, and the epoch the one it remembers
+    assert not late.write(FLOW, old, "datamarker", {"position": 9})
+    assert not late.write(FLOW, old, "subscriber", {"id": "r1"})
+    assert not late.release(FLOW, old)
+    assert cluster.coordination.read(*FLOW.place, "datamarker") == {"position": 1}
+    assert cluster.coordination.read(*FLOW.place, "subscriber") is None
+    assert cluster.coordination.read(*FLOW.place, "owner") == {"publisher": "p2"}
+    assert fresh.write(FLOW, new, "datamarker", {"position": 2})
+
+
+def test_a_flow_whose_owner_is_cut_off_is_free_when_its_session_is_over(
+    cluster: Cluster, owner: Make, zookeeper: str
+) -> None:
+    second, _ = owner("p2")
+    with Proxy(zookeeper) as proxy, ExitStack() as closing:
+        tree = Coordination(f"{proxy.address}{cluster.coordination.root}", session_timeout=2)
+        closing.callback(tree.close)
+        epoch = Ownership(tree, "p1").take(FLOW, {})
+        assert epoch is not None
+        proxy.cut()
+        assert second.take(FLOW, {}) is None
+        assert eventually(lambda: second.take(FLOW, {}), timeout=10) > epoch
+
+
+def test_an_owner_disowns_what_its_own_session_holds_and_nothing_else(cluster: Cluster, owner: Make) -> None:
+    (first, _), (second, _) = owner("p1"), owner("p2")
+    epoch = first.take(FLOW, {})
+    assert epoch is not None
+    assert not second.disown(FLOW)
+    assert cluster.coordination.read(*FLOW.place, "owner") == {"publisher": "p1"}
+    assert first.disown(FLOW)
+    assert second.disown(FLOW), "nobody's, so that it may be taken"
+    again = second.take(FLOW, {})
+    assert again is not None
+    assert again > epoch
+    assert not first.write(FLOW, epoch, "datamarker", {"position": 1})
