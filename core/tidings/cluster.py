@@ -15,6 +15,8 @@ from tidings.logs import WritableLog, create_log
 from tidings.streams import DEFAULT_SHARDS, Stream, StreamDefinition
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tidings.publisher import Publisher
     from tidings.subscriber import Subscriber
 
@@ -131,10 +133,13 @@ class Cluster:
         return [Application.from_json(value) for value in values if value is not None]
 
     def drop_application(self, name: str) -> None:
-        """Forget an application, its flows and their datamarkers."""
+        """Forget an application, its flows and their datamarkers; subscribers that run are left without flows."""
         self.application(name)
-        self.coordination.delete("applications", name)
+        # The definition goes first, and alone, so that nobody takes a flow while the flows are deleted.
+        self.coordination.clear("applications", name)
         self.coordination.delete("flows", name)
+        if not self.coordination.children("applications", name, "subscribers"):
+            self.coordination.delete("applications", name)
 
     def subscribe(self, application: str, handler: Any, **options: Any) -> Subscriber:
         """Start a subscriber of an application; the options are those of `Subscriber`."""
@@ -143,13 +148,22 @@ class Cluster:
         self.application(application)
         return Subscriber(self.coordination, application, handler, **options)
 
-    def publisher(self, streams: Sequence[str] | None = None, **options: Any) -> Publisher:
-        """Start a publisher; the options are those of `Publisher`."""
+    def publisher(
+        self,
+        spark: SparkSession | Callable[[], SparkSession] | None = None,
+        *,
+        streams: Sequence[str] | None = None,
+        **options: Any,
+    ) -> Publisher:
+        """Start a publisher; the options are those of `Publisher`.
+
+        Spark is used for large backlogs only; given a function, such as `tidings.session`, it starts when it is needed.
+        """
         from tidings.publisher import Publisher
 
         for stream in streams or ():
             self.stream(stream)
-        return Publisher(self.coordination, streams, **options)
+        return Publisher(self.coordination, streams, spark=spark, **options)
 
     def close(self) -> None:
         """End the session, and the embedded ZooKeeper if this cluster started one."""

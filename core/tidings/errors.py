@@ -55,6 +55,10 @@ class SubscriberExists(TidingsError):
     """A subscriber of that id is running already."""
 
 
+class DeliveryFailed(TidingsError):
+    """A subscriber could not be sent what was due."""
+
+
 class LogUnavailable(TidingsError):
     """A stream's log cannot be read or written: it is missing, not permitted, full or damaged."""
 

@@ -13,14 +13,16 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from kazoo.protocol.states import KazooState
 
 from tidings.applications import Application
 from tidings.balancing import strategy
+from tidings.bulk import Target, send_in_bulk
 from tidings.coordination import Coordination, check_name
 from tidings.datamarkers import Datamarker
 from tidings.delivery import OPEN, PROTOCOL, Connection, Message, Security
@@ -29,11 +31,14 @@ from tidings.flows import Flow
 from tidings.leases import Lease
 from tidings.logs import Log, open_log, positions_at
 from tidings.ownership import Member, Ownership, plan_ownership
-from tidings.positions import START, Position
-from tidings.pump import Pump
+from tidings.positions import START, Position, Positions
+from tidings.pump import BULK_ROWS, Pump
 from tidings.sending import Sending, State
 from tidings.streams import StreamDefinition
 from tidings.views import View
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +51,7 @@ class Publisher:
     | `streams` | all | the streams it can read |
     | `name` | made up | names this instance |
     | `token_interval` | 5 | seconds between datamarkers of a flow |
+    | `spark` | none | a session, or what makes one, for backlogs of more than `bulk_rows` (1,000,000) |
     | `window_bytes` | 8 MiB | bytes that may be on their way for one flow |
     | `security` | none | a shared token, and TLS |
     """
@@ -55,6 +61,8 @@ class Publisher:
         coordination: Coordination,
         streams: Sequence[str] | None = None,
         *,
+        spark: SparkSession | Callable[[], SparkSession] | None = None,
+        bulk_rows: int = BULK_ROWS,
         name: str | None = None,
         token_interval: float = 5.0,
         window_bytes: int = 8 * 2**20,
@@ -65,6 +73,8 @@ class Publisher:
         self._coordination = coordination
         self._chosen = None if streams is None else frozenset(streams)
         self._token_interval = token_interval
+        self._spark = spark
+        self._bulk_rows = bulk_rows
         self._window = window_bytes
         self._patience = patience
         self._security = security
@@ -210,7 +220,13 @@ class Publisher:
 
     def _open(self, stream: StreamDefinition) -> None:
         try:
-            self._pumps[stream.name] = Pump(open_log(stream), self.may_send, window_bytes=self._window)
+            self._pumps[stream.name] = Pump(
+                open_log(stream),
+                self.may_send,
+                window_bytes=self._window,
+                bulk=self._send_in_bulk if self._spark else None,
+                bulk_rows=self._bulk_rows,
+            )
         except TidingsError as error:
             logger.warning("stream %r cannot be read: %s", stream.name, error)  # the others go on
 
@@ -423,6 +439,26 @@ class Publisher:
         if sending.connection is not None:
             sending.connection.send(sending.message("close"))
         sending.enter(State.CLOSED_OFF)
+
+    def _send_in_bulk(self, log: Log, after: Positions, upto: Positions, group: list[Sending]) -> None:
+        """Let the executors send; each application's filter is a column of one pass."""
+        spark = self._spark() if callable(self._spark) else self._spark
+        assert spark is not None
+        filters = list(dict.fromkeys(one.filter for one in group))
+        targets = [
+            Target(
+                *one.flow,
+                one.epoch,
+                one.turn,
+                one.sent,
+                one.connection.address,
+                one.connection.key,
+                filters.index(one.filter),
+            )
+            for one in group
+            if one.connection is not None
+        ]
+        send_in_bulk(spark, log, after, upto, targets, filters, self._security)
 
     # What subscribers say
 

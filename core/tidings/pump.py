@@ -22,18 +22,22 @@ import pyarrow.compute as pc
 
 from tidings.applications import Application
 from tidings.delivery import Connection
-from tidings.errors import PositionsLost, TidingsError
+from tidings.errors import DeliveryFailed, PositionsLost, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log
 from tidings.positions import Position, Positions
 from tidings.sending import Sending, State
 
 STEP_ROWS = 50_000
+BULK_ROWS = 1_000_000  # a backlog that is worth a Spark job
+BULK_LIMIT = 5_000_000  # rows in one
 MESSAGE_BYTES = 4 * 2**20
 IDLE_WAIT = 0.005
 
 logger = logging.getLogger(__name__)
 Rows = npt.NDArray[np.int64]
+Bulk = Callable[[Log, Positions, Positions, "list[Sending]"], None]
+"""Sends what lies between two positions to flows, and returns when it is processed."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,14 @@ class Pump:
     """The flows of one stream that this publisher owns, and the two readers that serve them."""
 
     def __init__(
-        self, log: Log, may_send: Callable[[], bool], *, window_bytes: int, step_rows: int = STEP_ROWS
+        self,
+        log: Log,
+        may_send: Callable[[], bool],
+        *,
+        window_bytes: int,
+        step_rows: int = STEP_ROWS,
+        bulk: Bulk | None = None,
+        bulk_rows: int = BULK_ROWS,
     ) -> None:
         self.lock = threading.RLock()
         self.flows: dict[Flow, Sending] = {}
@@ -82,6 +93,8 @@ class Pump:
         self._may_send = may_send
         self._window = window_bytes
         self._step_rows = step_rows
+        self._bulk = bulk
+        self._bulk_rows = bulk_rows
         self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=f"tidings-{name}", daemon=True)
@@ -142,7 +155,8 @@ class Pump:
         group = [one for one in behind if abs(heads[one.flow.shard] - one.sent.seq - distance) <= self._step_rows]
         for one in group:
             one.served = time.monotonic()
-        busy = self._read_and_send(group)
+        large = self._bulk is not None and sum(heads[one.flow.shard] - one.sent.seq for one in group) >= self._bulk_rows
+        busy = self._send_in_bulk(group) if large else self._read_and_send(group)
         with self.lock:
             for one in group:
                 near = heads[one.flow.shard] - one.sent.seq <= self._step_rows // 4
@@ -168,6 +182,35 @@ class Pump:
         if len(rows) == 0:
             return False
         self._send(Step.of(rows), group, stands)
+        return True
+
+    def _send_in_bulk(self, group: list[Sending]) -> bool:
+        """Let Spark's executors send; what they do not manage is sent again from the datamarkers."""
+        assert self._bulk is not None
+        with self.lock:
+            group = [one for one in group if not one.in_flight and one.application.mode == "reliable"]
+            begun = [(one, one.turn, one.sent) for one in group]
+        if not group:
+            return False
+        stands: dict[int, Position] = {}
+        for one, _, sent in begun:
+            stands[one.flow.shard] = min(stands.get(one.flow.shard, sent), sent)
+        after = self._only(stands)
+        upto = self._log.reach(after, BULK_LIMIT)
+        try:
+            self._bulk(self._log, after, upto, group)
+        except DeliveryFailed as error:
+            logger.warning("%s", error)
+            with self.lock:
+                for one, turn, _ in begun:
+                    if one.turn == turn and one.state is State.OPEN:
+                        one.reason = str(error)
+                        one.reset()
+            return True
+        with self.lock:
+            for one, turn, sent in begun:
+                if (one.turn, one.sent) == (turn, sent) and one.state is State.OPEN:
+                    one.sent = max(sent, upto[one.flow.shard])
         return True
 
     def _tell_loss(self, one: Sending, last: int) -> None:

@@ -81,7 +81,7 @@ class _Held:
     flow: Flow
     era: Era = NO_ERA
     reply: Callable[[Message], None] = lambda message: None
-    todo: deque[tuple[Era, Message, pa.RecordBatch | None]] = field(default_factory=deque)
+    todo: deque[tuple[Era, Message, pa.RecordBatch | None, Callable[[Message], None]]] = field(default_factory=deque)
     running: bool = False
     open: bool = False
     parked: bool = False
@@ -290,7 +290,7 @@ class Subscriber:
         with self._lock:
             held = self._held.get((stream, shard))
             if held is not None and held.open and held.era == era:
-                held.todo.append((era, message, rows))
+                held.todo.append((era, message, rows, reply))
                 if not held.running and not held.parked and not self._closed.is_set():
                     held.running = True
                     self._pool.submit(self._process, held)
@@ -308,16 +308,23 @@ class Subscriber:
                 if not held.todo or held.parked or self._closed.is_set():
                     held.running = False
                     return
-                era, message, rows = held.todo.popleft()
+                era, message, rows, reply = held.todo.popleft()
             try:
-                self._handle(held, era, message, rows)
+                self._handle(held, era, message, rows, reply)
             except _Stale:
                 continue
             except Exception:
                 logger.exception("flow %s", held.flow)
                 self._park(held, era, "an internal error")
 
-    def _handle(self, held: _Held, era: Era, message: Message, rows: pa.RecordBatch | None) -> None:
+    def _handle(
+        self,
+        held: _Held,
+        era: Era,
+        message: Message,
+        rows: pa.RecordBatch | None,
+        reply: Callable[[Message], None],
+    ) -> None:
         flow, (epoch, turn) = held.flow, era
         answer = {"stream": flow.stream, "shard": flow.shard, "epoch": epoch, "turn": turn}
         kind = message["t"]
@@ -327,7 +334,7 @@ class Subscriber:
             assert position is not None
             if not self._deliver(held, era, rows):
                 return
-            held.reply({"t": "done", **answer, "position": message["position"]})
+            reply({"t": "done", **answer, "position": message["position"]})  # a large step has exchanges of its own
         elif kind == "token":
             assert position is not None
             if self._call(held, era, "on_token", flow, Datamarker.now(position, epoch)):

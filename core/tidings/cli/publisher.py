@@ -9,6 +9,7 @@ import typer
 
 from tidings.cli.options import Timeout, TokenFile, ZooKeeper, connected, existing_file, security
 from tidings.cli.output import note, refuse
+from tidings.session import session
 
 EXAMPLES = """\b
 Examples:
@@ -63,7 +64,9 @@ def publisher_command(
     logger.setLevel(min(logger.level, logging.INFO))  # what it takes and releases is what one wants to see
     with (
         connected(zookeeper, timeout, session_timeout=session_timeout) as cluster,
-        cluster.publisher(chosen, name=name, token_interval=token_interval, security=known) as publisher,
+        cluster.publisher(
+            session, streams=chosen, name=name, token_interval=token_interval, security=known
+        ) as publisher,
     ):
         note(f"publisher {publisher.name} runs at {cluster.address}; Ctrl-C stops it")
         publisher.run()
