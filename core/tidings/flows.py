@@ -11,16 +11,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import pyarrow.compute as pc
+import numpy as np
 from kazoo.exceptions import NoNodeError
 
 from tidings.coordination import Coordination, decode
 from tidings.datamarkers import Datamarker
-from tidings.errors import TidingsError
+from tidings.errors import PositionsLost, TidingsError
 from tidings.logs import Log, WritableLog
 from tidings.positions import Bounds, Position, Positions
 
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from tidings.cluster import Cluster
 
 State = Literal["unassigned", "waiting", "running", "parked"]
+READ_TOGETHER = 256  # shards whose next updates are read at once
+ROOM = 16  # for updates that come in while they are read
 _NODES = ("epoch", "owner", "datamarker", "subscriber")
 
 
@@ -59,7 +63,7 @@ class FlowStatus:
     | --- | --- |
     | `unassigned` | no publisher owns the flow |
     | `waiting` | a publisher owns it, and no running subscriber holds it |
-    | `running` | a publisher owns it, and a subscriber holds it |
+    | `running` | a publisher owns it, and sends it to a running subscriber |
     | `parked` | the subscriber's handler failed again and again, for this `reason`; nothing is sent |
     """
 
@@ -90,8 +94,8 @@ def status(
 ) -> list[FlowStatus]:
     """How the flows stand: all of them, or those of one application, stream or shard.
 
-    ZooKeeper is asked for all at once, and each log once for its bounds; and for one update where a flow lags, since
-    its time tells the lag in seconds.
+    ZooKeeper is asked for all at once, and each log for its bounds, and for the next update where a flow lags: its time
+    tells the lag in seconds.
     """
     applications = cluster.applications() if application is None else [cluster.application(application)]
     shards = {one.name: one.shards for one in ([cluster.stream(stream)] if stream else cluster.streams())}
@@ -105,12 +109,12 @@ def status(
     records = _records(cluster.coordination, flows)
     live = {one.name: set(cluster.coordination.children(*_subscribers(one.name))) for one in applications}
     # The logs come last: then no datamarker is ahead of the head that it is compared with.
-    logs = {name: _Reading(cluster, name) for name in sorted({flow.stream for flow in flows})}
-    try:
-        return [_status(flow, records[flow], live[flow.application], logs[flow.stream]) for flow in flows]
-    finally:
-        for reading in logs.values():
-            reading.close()
+    stands: dict[str, set[tuple[int, Position]]] = {flow.stream: set() for flow in flows}
+    for flow, record in records.items():
+        if record.datamarker is not None:
+            stands[flow.stream].add((flow.shard, record.datamarker.position))
+    logs = {name: _Reading(cluster, name, those) for name, those in stands.items()}
+    return [_status(flow, records[flow], live[flow.application], logs[flow.stream]) for flow in flows]
 
 
 class _Record(NamedTuple):
@@ -150,62 +154,84 @@ def _answer(asked: Any) -> tuple[bytes, int | None]:
 
 
 class _Reading:
-    """What a stream's log says of the lag of flows; each thing is asked once."""
+    """What a stream's log says of the lag of flows that stand at these positions."""
 
-    def __init__(self, cluster: Cluster, stream: str) -> None:
+    def __init__(self, cluster: Cluster, stream: str, stands: set[tuple[int, Position]]) -> None:
         self.problem: str | None = None
         self._bounds: dict[int, Bounds] = {}
-        self._ages: dict[tuple[int, Position], float | None] = {}
-        self._log: Log | None = None
+        self._ages: dict[tuple[int, Position], float] = {}
+        self._dense = False
         try:
-            self._log = cluster.stream(stream).log
-            self._bounds = self._log.bounds()
+            with contextlib.closing(cluster.stream(stream).log) as log:
+                self._dense = isinstance(log, WritableLog)
+                self._bounds = log.bounds()
+                for together in _passes({self._held(*one) for one in stands if self._behind(*one)}):
+                    self._ages |= _ages(log, together)
         except TidingsError as error:
             self.problem = str(error)
 
-    def close(self) -> None:
-        if self._log is not None:
-            self._log.close()
-
     def head(self, shard: int) -> Position | None:
-        bounds = self._bounds.get(shard)
-        return None if bounds is None else bounds.head
+        return self._bounds[shard].head if shard in self._bounds else None
 
     def lag(self, shard: int, marker: Position) -> int | None:
-        bounds = self._bounds.get(shard)
-        if bounds is None:
+        if shard not in self._bounds:
             return None
-        if bounds.head <= marker:
+        if not self._behind(shard, marker):
             return 0
-        if not isinstance(self._log, WritableLog):
-            return None  # only our own logs have dense positions
+        if not self._dense:
+            return None  # only our own logs tell how many updates lie between two positions
         # Position(7, -1) stands before the update 7.
-        return bounds.head.seq - max(bounds.floor.seq, marker.seq - (marker.index < 0))
+        return self._bounds[shard].head.seq - max(self._bounds[shard].floor.seq, marker.seq - (marker.index < 0))
 
     def lag_seconds(self, shard: int, marker: Position) -> float | None:
-        bounds = self._bounds.get(shard)
-        if self._log is None or bounds is None:
+        if shard not in self._bounds:
             return None
-        if bounds.head <= marker:
-            return 0.0
-        after = max(bounds.floor, marker)
-        if (shard, after) not in self._ages:
-            self._ages[shard, after] = self._age(self._log, shard, after)
-        return self._ages[shard, after]
+        return self._ages.get(self._held(shard, marker)) if self._behind(shard, marker) else 0.0
 
-    def _age(self, log: Log, shard: int, after: Position) -> float | None:
-        others = {other: bounds.head for other, bounds in self._bounds.items() if other != shard}
-        # One row will do, unless other shards have grown meanwhile: then there must be room for one of each.
-        for limit in (1, len(self._bounds)):
-            try:
-                rows = log.tail(Positions({**others, shard: after}), limit)
-            except TidingsError:
-                return None  # it was truncated this moment, or cannot be read; that is no reason to show nothing
-            row = pc.index(rows["shard"], shard).as_py()
-            if row >= 0:
-                time = rows["time"][row].as_py()
-                return None if time is None else max(0.0, (dt.datetime.now(dt.UTC) - time).total_seconds())
-        return None
+    def _behind(self, shard: int, marker: Position) -> bool:
+        return shard in self._bounds and marker < self._bounds[shard].head
+
+    def _held(self, shard: int, marker: Position) -> tuple[int, Position]:
+        """Where to read from for what comes after the marker and is still there."""
+        return shard, max(self._bounds[shard].floor, marker)
+
+
+def _passes(stands: set[tuple[int, Position]]) -> Iterator[dict[int, Position]]:
+    """Positions that can be read from together: one a shard, and not so many that their rows are a burden."""
+    left = sorted(stands)
+    while left:
+        together: dict[int, Position] = {}
+        later = []
+        for shard, position in left:
+            if shard in together or len(together) == READ_TOGETHER:
+                later.append((shard, position))
+            else:
+                together[shard] = position
+        yield together
+        left = later
+
+
+def _ages(log: Log, stands: dict[int, Position]) -> dict[tuple[int, Position], float]:
+    """How old the next update of each shard is, in seconds; those that could not be had are left out.
+
+    A log gives every shard its part of a read, so those that are far behind come first, and the others in the next one.
+    """
+    left, ages, patience = dict(stands), {}, 3
+    while left and patience:
+        heads = {shard: bounds.head for shard, bounds in log.bounds().items()}
+        try:
+            rows = log.tail(Positions({**heads, **left}), len(left) + ROOM)
+        except PositionsLost:
+            break  # truncated this moment
+        now = dt.datetime.now(dt.UTC)
+        found, first = np.unique(rows["shard"].to_numpy(), return_index=True)
+        came = [(shard, row) for shard, row in zip(found.tolist(), first.tolist(), strict=True) if shard in left]
+        for shard, row in came:
+            time, position = rows["time"][row].as_py(), left.pop(shard)
+            if time is not None:
+                ages[shard, position] = max(0.0, (now - time).total_seconds())
+        patience = 3 if came else patience - 1
+    return ages
 
 
 def _status(flow: Flow, record: _Record, live: set[str], log: _Reading) -> FlowStatus:

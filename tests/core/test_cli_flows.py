@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 import select
@@ -399,6 +400,21 @@ def test_lost_updates_are_told_with_their_positions(cache: Cluster) -> None:
     assert [json.loads(text)["version"] for text in result.out.splitlines()] == [7, 8]
 
 
+def test_skipped_updates_are_counted(joined: Cluster) -> None:
+    joined.create_application("cache", ["contacts"], mode="realtime", max_age=600)
+    shard = joined.stream("contacts").shard_of("alice")
+    with joined.publisher(token_interval=0.1):
+        eventually(lambda: status(joined, shard=shard)[0].datamarker, PATIENCE)
+        with joined.stream("contacts").producer() as producer:
+            for version in range(3):
+                producer.publish("alice", version, time=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+            producer.publish("alice", 3)
+        with started("subscribe", "cache", "--json", "--limit", "1") as process:
+            result = ended(process)
+    assert json.loads(result.out)["version"] == 3
+    assert f"skipped: cache/contacts/{shard}: 3 updates, too old" in result.err.splitlines()
+
+
 def test_a_publisher_that_is_terminated_releases_its_flows_at_once(cache: Cluster, run: Run) -> None:
     with started("publisher", "--session-timeout", "60", "--name", "east") as process:
         eventually(lambda: [one["owner"] for one in flow_list(run)] == ["east", "east"], PATIENCE)
@@ -519,6 +535,26 @@ def test_the_lag_counts_what_the_log_still_holds(cache: Cluster) -> None:
     assert one.lag == 2
     assert one.lag_seconds is not None
     assert one.lag_seconds > 0
+
+
+def test_the_lag_is_known_for_many_shards_of_very_different_lag(joined: Cluster, tmp_path: Path) -> None:
+    joined.create_stream("wide", 300, f"delta:{tmp_path / 'wide'}")
+    with joined.stream("wide").producer() as producer:
+        for number in range(3_000):
+            producer.publish(f"object-{number}", 1)
+        for number in range(20_000):
+            producer.publish("hot", number)
+    joined.create_application("all", ["wide"])
+    joined.create_application("some", ["wide"])
+    stands = {Flow("all", "wide", shard): START for shard in range(300)}
+    stands |= {Flow("some", "wide", shard): Position(1) for shard in range(300)}
+    for flow, position in stands.items():
+        joined.coordination.create(Datamarker.now(position, 1).to_json(), *flow.place, "datamarker")
+    flows = status(joined)
+    assert sum(one.lag or 0 for one in flows if one.flow.application == "all") == 23_000
+    assert sum(one.lag or 0 for one in flows if one.flow.application == "some") == 23_000 - 2 * 300
+    assert all(one.lag_seconds and one.lag_seconds > 0 for one in flows if one.lag)
+    assert all(one.lag_seconds == 0 for one in flows if one.lag == 0)
 
 
 def test_flows_are_shown_even_if_their_log_cannot_be_read(cache: Cluster, run: Run, tmp_path: Path) -> None:
