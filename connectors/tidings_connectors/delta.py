@@ -274,15 +274,20 @@ def stamp(shards: npt.NDArray[np.int32], heads: Offsets) -> npt.NDArray[np.int64
 
 
 def _reach(snapshot: Snapshot, start: Offsets, limit: int | None) -> Offsets:
-    """Where a reader ends that takes from every shard its part of the limit."""
-    backlog = np.maximum(snapshot.heads - start, 0)
-    total = int(backlog.sum())
-    share = backlog
-    if limit is not None and total > limit:
-        share = backlog * limit // total
-        spare = np.flatnonzero(backlog > share)[: limit - int(share.sum())]
-        share[spare] += 1
-    reached: Offsets = start + share
+    """Where a reader ends that takes the oldest rows first, and of a segment that is too large one shard after another.
+
+    So most reads are of whole segments, or of few row groups: each row is decoded about once, however often one reads.
+    """
+    if limit is None or int(np.maximum(snapshot.heads - start, 0).sum()) <= limit:
+        return np.maximum(snapshot.heads, start)
+    reached, left = start.copy(), limit
+    for segment in snapshot.holding(start, snapshot.heads):
+        rows = np.maximum(segment.span.heads - reached, 0)
+        taken = np.clip(left - (rows.cumsum() - rows), 0, rows)
+        reached += taken
+        left -= int(taken.sum())
+        if left == 0:
+            break
     return reached
 
 
