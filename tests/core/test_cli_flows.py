@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import json
 import os
+import pty
 import select
 import signal
 import socket
@@ -171,6 +172,19 @@ def test_an_application_is_defined_listed_described_and_dropped(run: Run) -> Non
     assert run("applications", "drop", "cache").code == 2, "nobody can be asked"
     assert run("applications", "drop", "cache", "--yes").err.startswith("application 'cache' is dropped")
     assert run("applications", "list", "--json").json == []
+
+
+def test_dropping_asks_first(cache: Cluster) -> None:
+    for answer, code, left in ((b"n\n", 1, 1), (b"y\n", 0, 0)):
+        terminal, end = pty.openpty()
+        with started("applications", "drop", "cache", stdin=end) as process:
+            os.write(terminal, answer)
+            result = ended(process)
+        assert result.code == code
+        assert result.err.startswith("Drop application 'cache' and its datamarkers? [y/N]:")
+        assert len(cache.applications()) == left
+        os.close(terminal)
+        os.close(end)
 
 
 def test_an_application_that_is_there_is_made_again_only_if_it_is_the_same(run: Run) -> None:

@@ -142,9 +142,16 @@ def _marker(one: FlowStatus) -> int | str | None:
 
 
 def _place(position: Position | None) -> int | str | None:
-    """A position as `tail` writes it; None before the first update."""
+    """A position as `tail` writes it; None before the first update.
+
+    >>> from tidings.positions import START, Position
+    >>> _place(START), _place(Position(7)), _place(Position(7, 2)), _place(Position(7).before)
+    (None, 7, '7.2', 'before 7')
+    """
     if position is None or position.seq < 0:
         return None
+    if position.index < 0:
+        return f"before {position.seq}"
     return f"{position.seq}.{position.index}" if position.index else position.seq
 
 
