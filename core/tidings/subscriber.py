@@ -347,7 +347,8 @@ class Subscriber:
         elif kind == "skipped":
             self._call(held, era, "on_skipped", flow, message["count"])
         elif kind == "close":
-            self._drop(held, "the publisher closed it", era)
+            if self._shut(held, era):
+                self._tell_closed(held, "the publisher closed it")
             held.reply({"t": "closed", **answer})
 
     def _deliver(self, held: _Held, era: Era, rows: pa.RecordBatch) -> bool:
@@ -403,13 +404,27 @@ class Subscriber:
         answer = {"stream": held.flow.stream, "shard": held.flow.shard, "epoch": era[0], "turn": era[1]}
         held.reply({"t": "parked", **answer, "reason": reason[:500]})
 
-    def _drop(self, held: _Held, reason: str, era: Era | None = None) -> None:
+    def _drop(self, held: _Held, reason: str) -> None:
+        """Let go of a flow that its publisher has not closed, and tell it: it may be waiting for an answer."""
+        if era := self._shut(held):
+            self._tell_closed(held, reason)
+            self._tell_dropped(held, era, reason)
+
+    def _drop_all(self, reason: str) -> None:
+        for held in self._open_flows():
+            if era := self._shut(held):
+                # Not here: this is the thread that hears from ZooKeeper, and the handler may take its time.
+                self._pool.submit(self._tell_closed, held, reason)
+                self._pool.submit(self._tell_dropped, held, era, reason)
+
+    def _shut(self, held: _Held, era: Era | None = None) -> Era | None:
+        """Do no more for a flow; the era that is over then, or None if the flow, or that era of it, is over already."""
         with self._lock:
-            if not held.open or (era is not None and held.era != era):
-                return
+            if not held.open or era not in (None, held.era):
+                return None
             held.open = False
             held.todo.clear()
-        self._tell_closed(held, reason)
+            return held.era
 
     def _tell_closed(self, held: _Held, reason: str) -> None:
         logger.info("flow %s leaves subscriber %s: %s", held.flow, self.id, reason)
@@ -422,13 +437,13 @@ class Subscriber:
             except Exception:
                 logger.exception("on_flow_closed of flow %s", held.flow)
 
-    def _drop_all(self, reason: str) -> None:
-        for held in self._open_flows():
-            with self._lock:
-                held.open = False
-                held.todo.clear()
-            # Not here: this is the thread that hears from ZooKeeper, and the handler may take its time.
-            self._pool.submit(self._tell_closed, held, reason)
+    def _tell_dropped(self, held: _Held, era: Era, reason: str) -> None:
+        with self._lock:
+            if held.era != era:
+                return  # opened again meanwhile: nobody waits for answers of that era
+            reply = held.reply
+        answer = {"stream": held.flow.stream, "shard": held.flow.shard, "epoch": era[0], "turn": era[1]}
+        reply({"t": "refused", **answer, "reason": reason})
 
 
 def _era(message: Message) -> Era:
