@@ -12,7 +12,7 @@ from tidings.testing import eventually
 from .scene import Scene, stop
 
 SHARDS = 64
-SECONDS = 22
+SECONDS = 20
 
 
 @pytest.mark.slow
