@@ -113,8 +113,8 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
     """Follows a stream.
 
     A small batch is read right here, in the driver, and handed to Spark as it is; no Python worker has to be woken for
-    it, which is a third of a micro-batch's time. Spark takes such rows from its own wrapper of simple readers only, so
-    that is what this is, with every method its own. A larger batch is read by the executors.
+    it. Spark takes such rows from its own wrapper of simple readers only, so that is what this is, with every method
+    its own. A larger batch is read by the executors.
     """
 
     def __init__(self, options: ReadOptions) -> None:
