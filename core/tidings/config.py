@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 import reprlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from tidings.applications import Application, check_start
+from tidings.config_units import parse_duration, parse_size
+from tidings.config_yaml import Key, Mistakes, read
 from tidings.coordination import check_name, split_address
 from tidings.errors import InvalidConfig, InvalidOption, TidingsError
 from tidings.filters import parse as parse_filter
@@ -25,48 +25,8 @@ from tidings.logs import split_address as split_log
 from tidings.streams import DEFAULT_SHARDS, MAX_SHARDS, StreamDefinition
 
 FILE_NAMES = ("tidings.yml", "tidings.yaml")
-MAX_FILE_BYTES = 2**20
-MAX_DEPTH = 32
 
 T = TypeVar("T")
-Key = tuple[str | int, ...]
-
-_DURATION = re.compile(r"P(?:(\d{1,9})W)?(?:(\d{1,9})D)?(?:T(?:(\d{1,9})H)?(?:(\d{1,9})M)?(?:(\d{1,9})S)?)?", re.ASCII)
-_SIZE = re.compile(r"(\d{1,15})(?:\.(\d{1,6}))? ?([A-Za-z]*)", re.ASCII)
-_UNITS = {"": 1, "B": 1, "kB": 10**3, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
-
-
-def parse_duration(text: str) -> int:
-    """An ISO 8601 duration as seconds. Months and years have no fixed length, and are refused.
-
-    >>> parse_duration("P7D"), parse_duration("PT1H30M")
-    (604800, 5400)
-    """
-    match = _DURATION.fullmatch(text)
-    if not match or not any(match.groups()) or text.endswith("T"):
-        raise InvalidOption(f"{text!r} is no duration: write ISO 8601, as in P7D, PT12H or P1DT30M")
-    seconds = sum(int(n) * unit for n, unit in zip(match.groups("0"), (604800, 86400, 3600, 60, 1), strict=True))
-    if seconds == 0:
-        raise InvalidOption(f"{text!r} is no time at all: a duration is a second at least")
-    return seconds
-
-
-def parse_size(text: str) -> int:
-    """A size as bytes; `kB`, `MB` … count in thousands, `KiB`, `MiB` … in 1,024s.
-
-    >>> parse_size("10GiB"), parse_size("1.5 MB"), parse_size("4096")
-    (10737418240, 1500000, 4096)
-    """
-    match = _SIZE.fullmatch(text)
-    # A lone letter, as in 10G, could mean either kind of unit: it is none.
-    if not match or match[3] not in _UNITS:
-        raise InvalidOption(f"{text!r} is no size: write bytes, or a unit, as in 4096, 500MB or 10GiB")
-    unit, digits = _UNITS[match[3]], match[2] or ""
-    size = int(match[1]) * unit + int(digits or 0) * unit // int(10 ** len(digits))
-    if not 0 < size < 2**63:
-        raise InvalidOption(f"{text!r} is no size: it lies between a byte and 2^63-1 bytes")
-    return size
 
 
 def resolve_log(address: str, folder: Path) -> str:
@@ -79,31 +39,6 @@ def resolve_log(address: str, folder: Path) -> str:
     if scheme != "delta" or "://" in location:
         return address
     return f"delta:{os.path.abspath(folder / Path(location).expanduser())}"
-
-
-class Mistakes:
-    """The mistakes in one file, gathered so that all are told at once. `lines` holds the line of each key."""
-
-    def __init__(self, path: Path, lines: dict[Key, int]) -> None:
-        self.path = path
-        self.lines = lines
-        self._found: list[tuple[int, str]] = []
-
-    def blame(self, key: Key, message: str) -> None:
-        """Note a mistake at a key; one that is not there is blamed on what it is missing from."""
-        known = key
-        while known and known not in self.lines:
-            known = known[:-1]
-        self.at(self.lines.get(known, 1), f"{'.'.join(map(str, key))}: {message}" if key else message)
-
-    def at(self, line: int, message: str) -> None:
-        """Note a mistake on a line."""
-        self._found.append((line, f"{self.path}:{line}: {message}"))
-
-    def check(self) -> None:
-        """Raise `InvalidConfig` if there are mistakes."""
-        if self._found:
-            raise InvalidConfig("\n".join(dict.fromkeys(text for _, text in sorted(self._found))))
 
 
 # What pydantic checks. A validator raises ValueError where the rest of tidings raises TidingsError.
@@ -259,8 +194,10 @@ def find(start: Path) -> Path:
 def load(path: Path) -> Spec:
     """The file, read and checked as far as that can be done without a cluster."""
     mistakes = Mistakes(path, {})
-    value = _read(mistakes)
+    value = read(mistakes)
     mistakes.check()
+    if value is None:
+        raise InvalidConfig(f"{path}: says nothing; its keys are {', '.join(Spec.model_fields)}")
     try:
         spec = Spec.model_validate(value)
     except ValidationError as error:
@@ -272,87 +209,6 @@ def load(path: Path) -> Spec:
     _check_spec(spec, mistakes)
     mistakes.check()
     return spec
-
-
-class _Loader(yaml.SafeLoader):
-    """Composes the tree of a file that may come from anywhere: no tags, no anchors, and no depth that exhausts us."""
-
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()  # type: ignore[no-untyped-call] # the stubs leave it out
-        problem = None
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            problem = "anchors and aliases are not taken here: write the value out"
-        elif getattr(event, "tag", None):
-            problem = f"tags are not taken here: leave {event.tag} out"
-        elif self.depth >= MAX_DEPTH:
-            problem = f"more than {MAX_DEPTH} levels"
-        if problem:
-            raise yaml.composer.ComposerError(None, None, problem, event.start_mark)
-        self.depth += 1
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
-
-
-def _read(mistakes: Mistakes) -> Any:
-    """The file as plain values; the line of each key goes into the mistakes."""
-    try:
-        with open(mistakes.path, "rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidConfig(f"{mistakes.path}: cannot be read: {error.strerror or error}") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise InvalidConfig(f"{mistakes.path}: is larger than {MAX_FILE_BYTES:,} bytes")
-    try:
-        text = raw.decode("utf-8-sig")
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        value = None if node is None else _value(node, (), loader, mistakes)
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InvalidConfig(f"{mistakes.path}:{line}: broken YAML: byte {raw[error.start]:#04x} is not UTF-8") from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise InvalidConfig(
-            f"{mistakes.path}:{line}: broken YAML: character {error.character:#x} is not allowed"
-        ) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = f"{mark.line + 1}:{mark.column + 1}" if mark else "1"
-        raise InvalidConfig(f"{mistakes.path}:{place}: broken YAML: {error.problem or error.context}") from None
-    if value is None:
-        raise InvalidConfig(f"{mistakes.path}: says nothing; its keys are {', '.join(Spec.model_fields)}")
-    return value
-
-
-def _value(node: yaml.Node, key: Key, loader: _Loader, mistakes: Mistakes) -> Any:
-    line = node.start_mark.line + 1
-    if isinstance(node, yaml.SequenceNode):
-        for at, item in enumerate(node.value):
-            mistakes.lines[(*key, at)] = item.start_mark.line + 1
-        return [_value(item, (*key, at), loader, mistakes) for at, item in enumerate(node.value)]
-    if isinstance(node, yaml.ScalarNode):
-        try:
-            return loader.construct_object(node)
-        except (ValueError, OverflowError) as error:
-            mistakes.at(line, f"{'.'.join(map(str, key))}: {node.value[:40]!r} cannot be read: {error}")
-            return None
-    values: dict[str, Any] = {}
-    for name_node, value_node in node.value:
-        line = name_node.start_mark.line + 1
-        if not isinstance(name_node, yaml.ScalarNode):
-            mistakes.at(line, "a key must be text, not a list or a mapping")
-            continue
-        name = name_node.value  # as it is written: a stream may be called 2026-01-01, or on
-        if name in values:
-            mistakes.at(
-                line, f"{'.'.join(map(str, (*key, name)))}: is here twice, first on line {mistakes.lines[*key, name]}"
-            )
-        mistakes.lines[*key, name] = line
-        values[name] = _value(value_node, (*key, name), loader, mistakes)
-    return values
 
 
 def _explain(error: dict[str, Any]) -> str:

@@ -18,10 +18,9 @@ from tidings.config import (
     StreamSpec,
     find,
     load,
-    parse_duration,
-    parse_size,
     resolve_log,
 )
+from tidings.config_units import parse_duration, parse_size
 from tidings.errors import InvalidConfig, InvalidOption
 
 WHOLE = """\

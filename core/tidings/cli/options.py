@@ -58,14 +58,14 @@ def connected(
 
 def duration(text: str) -> int:
     """An option's value as seconds."""
-    from tidings.config import parse_duration
+    from tidings.config_units import parse_duration
 
     return _usage(parse_duration, text)
 
 
 def size(text: str) -> int:
     """An option's value as bytes."""
-    from tidings.config import parse_size
+    from tidings.config_units import parse_size
 
     return _usage(parse_size, text)
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tidings.config import ApplicationSpec, Key, Mistakes, Spec
+from tidings.config import ApplicationSpec, Spec
+from tidings.config_yaml import Key, Mistakes
 from tidings.errors import InvalidConfig, LogMismatch, TidingsError
 from tidings.logs import open_log, split_address
 from tidings.plugins import load
