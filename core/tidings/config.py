@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -25,6 +25,7 @@ from tidings.logs import split_address as split_log
 from tidings.streams import DEFAULT_SHARDS, MAX_SHARDS, StreamDefinition
 
 FILE_NAMES = ("tidings.yml", "tidings.yaml")
+DEFAULT_STORAGE = "storage"
 
 T = TypeVar("T")
 
@@ -143,12 +144,12 @@ class ApplicationSpec(_Model):
 
 
 class PipelineSpec(_Model):
-    """A pipeline: streams in, a stage, a stream out."""
+    """A pipeline: streams in, a stage, and a stream out unless the stage only keeps tables."""
 
     input: Annotated[list[Text], BeforeValidator(_list), Field(min_length=1)]
     stage: Text
     options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
-    output: Text
+    output: Text | None = None
 
 
 class Spec(_Model):
@@ -156,6 +157,7 @@ class Spec(_Model):
 
     name: Text | None = None
     zookeeper: Annotated[str, AfterValidator(_address)] | None = None
+    storage: Text = DEFAULT_STORAGE
     streams: Annotated[dict[str, StreamSpec], BeforeValidator(_or_empty)] = {}
     applications: Annotated[dict[str, ApplicationSpec], BeforeValidator(_or_empty)] = {}
     pipelines: Annotated[dict[str, PipelineSpec], BeforeValidator(_or_empty)] = {}
@@ -166,6 +168,11 @@ class Spec(_Model):
     def path(self) -> Path:
         """The file that it was read from."""
         return self._path
+
+    @property
+    def storage_folder(self) -> Path:
+        """Where pipelines keep their checkpoints and tables; a relative folder starts at the file's own."""
+        return Path(os.path.abspath(self.path.absolute().parent / Path(self.storage).expanduser()))
 
     def mistakes(self) -> Mistakes:
         """For mistakes that only show beside a cluster."""
@@ -202,7 +209,7 @@ def load(path: Path) -> Spec:
         spec = Spec.model_validate(value)
     except ValidationError as error:
         for one in error.errors():
-            mistakes.blame(one["loc"], _explain(dict(one)))
+            mistakes.blame(one["loc"], explain(dict(one), _model_at(one["loc"])))
         mistakes.check()
         raise
     spec._path, spec._lines = path, mistakes.lines
@@ -211,8 +218,8 @@ def load(path: Path) -> Spec:
     return spec
 
 
-def _explain(error: dict[str, Any]) -> str:
-    """What pydantic found, in our words."""
+def explain(error: dict[str, Any], model: type[BaseModel]) -> str:
+    """What pydantic found, in our words; `model` is the one that the key belongs to."""
     value, context = reprlib.repr(error["input"]), error.get("ctx", {})
     match error["type"]:
         case "value_error":
@@ -220,7 +227,7 @@ def _explain(error: dict[str, Any]) -> str:
         case "missing":
             return "is missing"
         case "extra_forbidden":
-            keys = list(_model_at(error["loc"]).model_fields)
+            keys = list(model.model_fields)
             meant = difflib.get_close_matches(str(error["loc"][-1]), keys, 1)
             return (
                 f"is no key here; did you mean {meant[0]}?" if meant else f"is no key; the keys are {', '.join(keys)}"
@@ -251,7 +258,7 @@ def _model_at(key: Key) -> type[BaseModel]:
         "applications": ApplicationSpec,
         "pipelines": PipelineSpec,
     }
-    return Spec if len(key) == 1 else Retention if len(key) == 4 else sections[key[0]]
+    return Spec if len(key) < 2 else Retention if len(key) == 4 else sections[key[0]]
 
 
 def _check_spec(spec: Spec, mistakes: Mistakes) -> None:
@@ -277,6 +284,31 @@ def _check_spec(spec: Spec, mistakes: Mistakes) -> None:
                 mistakes.blame(("applications", name, "start", stream_name), "is none of the application's streams")
         if application.max_age is not None and application.mode != "realtime":
             mistakes.blame(("applications", name, "max_age"), "is for mode: realtime; reliable sends every update")
-    for name, pipeline in spec.pipelines.items():
+    _check_pipelines(spec.pipelines, mistakes)
+
+
+def _check_pipelines(pipelines: Mapping[str, PipelineSpec], mistakes: Mistakes) -> None:
+    for name, pipeline in pipelines.items():
+        for at, stream in enumerate(pipeline.input):
+            if stream in pipeline.input[:at]:
+                mistakes.blame(("pipelines", name, "input", at), f"names stream {stream!r} twice")
         if pipeline.output in pipeline.input:
             mistakes.blame(("pipelines", name, "output"), f"stream {pipeline.output!r} is the pipeline's input too")
+        elif way := _way_back(name, pipelines):
+            mistakes.blame(("pipelines", name, "output"), f"comes back to its own input, by {' → '.join(way)}")
+
+
+def _way_back(name: str, pipelines: Mapping[str, PipelineSpec]) -> list[str]:
+    """The pipelines through which what this one writes reaches it again; none if it does not."""
+    ways, seen = [[name]], {name}
+    while ways:
+        way = ways.pop(0)
+        output = pipelines[way[-1]].output
+        for reader, pipeline in pipelines.items():
+            if output is not None and output in pipeline.input:
+                if reader == name:
+                    return [*way, name]
+                if reader not in seen:
+                    seen.add(reader)
+                    ways.append([*way, reader])
+    return []

@@ -88,6 +88,12 @@ def test_relative_logs_start_at_the_folder_of_the_file(tmp_path: Path, monkeypat
     assert load(Path("tidings.yml")).definitions()[0].log == contacts.log
 
 
+def test_storage_starts_at_the_folder_of_the_file_and_has_a_default(tmp_path: Path) -> None:
+    assert spec_of(tmp_path, "name: x\n").storage_folder == tmp_path / "storage"
+    assert spec_of(tmp_path, "storage: ../kept\n").storage_folder == tmp_path.parent / "kept"
+    assert spec_of(tmp_path, "storage: /data/kept\n").storage_folder == Path("/data/kept")
+
+
 def test_logs_that_are_no_folder_keep_their_address() -> None:
     assert resolve_log("kafka:broker:9092/contacts", Path("/x")) == "kafka:broker:9092/contacts"
     assert resolve_log("delta:s3://bucket/contacts", Path("/x")) == "delta:s3://bucket/contacts"
@@ -126,7 +132,7 @@ def test_names_are_taken_as_they_are_written(tmp_path: Path) -> None:
         ),
         ("streams:\n  a: {log: 7}\n", ["2: streams.a.log: must be text, not 7"]),
         ("\nstream:\n  a: {log: delta:x}\n", ["2: stream: is no key here; did you mean streams?"]),
-        ("zoo: 1\n", ["1: zoo: is no key; the keys are name, zookeeper, streams, applications, pipelines"]),
+        ("zoo: 1\n", ["1: zoo: is no key; the keys are name, zookeeper, storage, streams, applications, pipelines"]),
         ("streams:\n  a: {log: delta:x, shard: 3}\n", ["2: streams.a.shard: is no key here; did you mean shards?"]),
         (
             "streams:\n  a:\n    log: delta:x\n    retention:\n      agee: P7D\n",
@@ -193,6 +199,14 @@ def test_names_are_taken_as_they_are_written(tmp_path: Path) -> None:
         (
             "pipelines:\n  p: {input: a, stage: s, output: a}\n",
             ["2: pipelines.p.output: stream 'a' is the pipeline's input too"],
+        ),
+        ("pipelines:\n  p: {input: [a, a], stage: s}\n", ["2: pipelines.p.input.1: names stream 'a' twice"]),
+        (
+            "pipelines:\n  p: {input: a, stage: s, output: b}\n  q: {input: b, stage: s, output: a}\n",
+            [
+                "2: pipelines.p.output: comes back to its own input, by p → q → p",
+                "3: pipelines.q.output: comes back to its own input, by q → p → q",
+            ],
         ),
         (
             "pipelines:\n  p: {input: a, stage: s, output: b, options: 3}\n",

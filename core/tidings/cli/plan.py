@@ -51,9 +51,10 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
     for name, pipeline in spec.pipelines.items():
         for at, stream in enumerate(pipeline.input):
             _check_stream(stream, streams, ("pipelines", name, "input", at), mistakes)
-        _check_stream(pipeline.output, streams, ("pipelines", name, "output"), mistakes)
+        if pipeline.output is not None:
+            _check_stream(pipeline.output, streams, ("pipelines", name, "output"), mistakes)
         _check_plugin("tidings.stages", pipeline.stage, ("pipelines", name, "stage"), mistakes)
-        detail = f"{', '.join(pipeline.input)} → {pipeline.stage} → {pipeline.output}"
+        detail = " → ".join(filter(None, (", ".join(pipeline.input), pipeline.stage, pipeline.output)))
         actions.append(Action("pipeline", name, "checked", detail))
     mistakes.check()
     return actions
