@@ -112,3 +112,11 @@ class PluginMissing(TidingsError):
 
 class PluginBroken(TidingsError):
     """A plugin or connector is installed, but importing it fails."""
+
+
+class PipelineHeld(TidingsError):
+    """Another process runs the pipeline; the message says which."""
+
+
+class PipelineFailed(TidingsError):
+    """A pipeline ended before its time; the message says why."""

@@ -1,0 +1,159 @@
+"""A pipeline that runs: its query, what becomes of each batch, how far it is, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidings.claims import Claim
+from tidings.errors import PipelineFailed, TidingsError
+from tidings.logs import Transaction
+from tidings.pipelines import INTERVAL, Pipeline
+from tidings.stages.state import State
+from tidings.updates import STAMPED, checked, timed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+WATCH = 1  # second, between two looks at the claim
+COMMIT = 5.0  # seconds that Spark gets to note that a batch is done
+
+logger = logging.getLogger(__name__)
+
+
+class PipelineRun:
+    """One run of a pipeline. Made by `Pipeline.start`; a context manager, which stops it at its end."""
+
+    def __init__(self, pipeline: Pipeline, spark: SparkSession, claim: Claim, *, once: bool = False) -> None:
+        self.pipeline = pipeline
+        self.name = pipeline.name
+        self.error: BaseException | None = None
+        self._claim = claim
+        self._busy = threading.Lock()
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._batch_id = -1
+        trigger = {"availableNow": True} if once else {"processingTime": f"{int(INTERVAL * 1000)} milliseconds"}
+        writer = pipeline.read(spark).writeStream.queryName(self.name).foreachBatch(self._step)
+        self._query: StreamingQuery = (
+            writer.option("checkpointLocation", str(pipeline.checkpoint)).trigger(**trigger).start()
+        )
+        self._thread = threading.Thread(target=self._watch, name=f"tidings-pipeline-{self.name}", daemon=True)
+        self._thread.start()
+
+    @property
+    def active(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self._ended.is_set()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it ends, and say whether it has; `PipelineFailed` if it ended before its time."""
+        ended = self._ended.wait(timeout)
+        if ended and self.error is not None:
+            raise PipelineFailed(f"pipeline {self.name!r} failed: {cause(self.error)}") from self.error
+        return ended
+
+    def stop(self) -> None:
+        """End it after the batch that is under way."""
+        self._stopping.set()
+        with self._busy:
+            # Spark notes the batch as done a moment after the step; stopped before, it would repeat it.
+            deadline = time.monotonic() + COMMIT
+            noted = self.pipeline.checkpoint / "commits" / str(self._batch_id)
+            while self.active and self._batch_id >= 0 and not noted.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        if self.active:
+            self._query.stop()
+        self._ended.wait()
+
+    def __enter__(self) -> PipelineRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # What happens to a batch
+
+    def _step(self, batch: DataFrame, batch_id: int) -> None:
+        try:
+            with self._busy:
+                if self._stopping.is_set():
+                    raise PipelineFailed("the pipeline is being stopped; the batch is for the next run")
+                self._process(batch, batch_id)
+                self._batch_id = batch_id
+        except BaseException as error:
+            if not self._stopping.is_set():
+                self.error = error
+            raise
+
+    def _process(self, batch: DataFrame, batch_id: int) -> None:
+        self._check_claim()
+        app = self._app()
+        state = State(self.pipeline.tables, app, batch_id)
+        frame = self.pipeline.stage.apply(batch, state)
+        if frame is not None and self.pipeline.output is not None:
+            rows = timed(checked(ordered(frame.toArrow())))
+            self._check_claim()
+            self.pipeline.output.writable_log.append(rows, Transaction(app, batch_id))
+        state.commit()
+
+    def _app(self) -> str:
+        """Who writes: made anew with the checkpoint, whose batches begin at 0 again."""
+        metadata = json.loads((self.pipeline.checkpoint / "metadata").read_text())
+        return f"tidings-pipeline-{metadata['id']}"
+
+    def _check_claim(self) -> None:
+        if not self._claim.valid():
+            raise _claim_lost()
+
+    # How it goes on, and ends
+
+    def _watch(self) -> None:
+        try:
+            while not self._query.awaitTermination(WATCH):
+                if not self._claim.valid():
+                    self.error = self.error or _claim_lost()
+                    self._query.stop()
+        except Exception as error:  # noqa: BLE001 - Spark's own, or what it wrapped: told by `wait`
+            if not self._stopping.is_set() and self.error is None:
+                self.error = error
+        finally:
+            self._claim.release()
+            self._ended.set()
+
+
+def _claim_lost() -> PipelineFailed:
+    return PipelineFailed("the session with ZooKeeper was lost, and another process may run the pipeline now")
+
+
+def ordered(rows: pa.Table) -> pa.Table:
+    """The rows as a log takes them, in the order of the updates that they were made from, as far as that is told.
+
+    Rows of one update stay in the order in which they are.
+    """
+    keys = [(name, "ascending") for name in ("stream", *STAMPED) if name in rows.column_names]
+    if keys:
+        rows = rows.take(pc.sort_indices(rows, sort_keys=keys))
+    return rows.drop_columns("stream") if "stream" in rows.column_names else rows
+
+
+def cause(error: BaseException) -> str:
+    """What went wrong, in one line, without the trace that Spark puts around it."""
+    if isinstance(error, TidingsError):
+        return str(error)
+    told = re.findall(r"tidings\.errors\.\w+: (.+)", str(error))
+    if told:
+        return str(told[-1])
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason was given'}"

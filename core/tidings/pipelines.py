@@ -1,0 +1,137 @@
+"""A pipeline: streams in, a stage, a stream out, run as one Structured Streaming query.
+
+Each micro-batch is handed to the stage; what the stage returns is put in order and appended to the output in one commit
+that carries the batch's number, and then the stage's tables are committed likewise. Spark repeats a batch that was not
+finished, with the very same rows. So the output has the rows of each batch once, wherever a driver dies.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidings.claims import Claim
+from tidings.coordination import check_name
+from tidings.errors import InvalidOption, LogMismatch
+from tidings.stages import Stage, make
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidings.cluster import Cluster
+    from tidings.pipeline_runs import PipelineRun
+
+MAX_ROWS = 100_000  # of each input in one batch: what a driver can hold and a log can take in one commit
+INTERVAL = 0.05  # seconds; how often a query that has nothing to do looks for something
+
+
+class Pipeline:
+    """Reads `input`, applies `stage`, writes `output`; it runs when it is started.
+
+    `stage` is a `Stage`, or the name of one, with its `options`. Checkpoint and tables are in
+    `<storage>/pipelines/<name>`. A batch has at most `max_rows` rows of each input.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        *,
+        input: str | Sequence[str],
+        stage: Stage | str,
+        options: Mapping[str, Any] | None = None,
+        output: str | None = None,
+        storage: str | Path,
+        max_rows: int = MAX_ROWS,
+    ) -> None:
+        self.name = check_name("a pipeline", name)
+        self.cluster = cluster
+        self.inputs = [cluster.stream(one) for one in ([input] if isinstance(input, str) else input)]
+        self.output = None if output is None else cluster.stream(output)
+        if isinstance(stage, Stage) and options:
+            raise InvalidOption(f"pipeline {name!r} has its stage's options twice: leave out 'options'")
+        self.stage = stage if isinstance(stage, Stage) else make(stage, options or {})
+        self.folder = Path(storage).absolute() / "pipelines" / name
+        self.max_rows = max_rows
+        self._check()
+
+    def __repr__(self) -> str:
+        streams = ", ".join(stream.name for stream in self.inputs)
+        return f"Pipeline({self.name!r}: {streams} → {self.stage!r} → {self.output and self.output.name})"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps how far the pipeline has come."""
+        return self.folder / "checkpoint"
+
+    @property
+    def tables(self) -> Path:
+        """Where the stage keeps its tables."""
+        return self.folder / "state"
+
+    def start(self, spark: SparkSession, *, once: bool = False) -> PipelineRun:
+        """Start it; with `once` it ends when it has processed what is there now.
+
+        `PipelineHeld` if another process runs it.
+        """
+        from tidings.pipeline_runs import PipelineRun
+
+        claim = Claim(self.cluster.coordination, self.name)
+        try:
+            self._note_inputs()
+            return PipelineRun(self, spark, claim, once=once)
+        except BaseException:
+            claim.release()
+            raise
+
+    def run(self, spark: SparkSession, *, once: bool = False) -> None:
+        """Start it and wait until it ends; `PipelineFailed` if it does so before its time."""
+        with self.start(spark, once=once) as run:
+            run.wait()
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The inputs as one streaming DataFrame, with a column `stream`."""
+        from pyspark.sql import functions as sf
+
+        frames = []
+        for stream in self.inputs:
+            reader = spark.readStream.format("tidings").option("definition", json.dumps(stream.definition.to_json()))
+            rows = reader.option("maxRowsPerBatch", self.max_rows).load()
+            frames.append(rows.withColumn("stream", sf.lit(stream.name)))
+        return functools.reduce(lambda one, other: one.union(other), frames)
+
+    def _check(self) -> None:
+        names = [stream.name for stream in self.inputs]
+        if not names:
+            raise InvalidOption(f"pipeline {self.name!r} reads no stream: name one at least as its input")
+        if len(set(names)) < len(names):
+            raise InvalidOption(f"pipeline {self.name!r} names an input twice: {', '.join(names)}")
+        if self.output is not None and self.output.name in names:
+            raise InvalidOption(
+                f"pipeline {self.name!r} would read what it writes: {self.output.name!r} is its input too"
+            )
+        inputs = [stream.definition for stream in self.inputs]
+        self.stage.check(inputs, None if self.output is None else self.output.definition)
+        if self.output is not None:
+            _ = self.output.writable_log  # raises if the log is not one of ours
+
+    def _note_inputs(self) -> None:
+        """Refuse a checkpoint of other inputs: it holds positions by the place of an input, and not by its name."""
+        inputs = [{"stream": one.name, "shards": one.shards, "log": one.definition.log} for one in self.inputs]
+        file = self.folder / "inputs.json"
+        if not file.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            draft = file.with_suffix(".tmp")
+            draft.write_text(json.dumps(inputs))
+            os.replace(draft, file)
+        known = json.loads(file.read_text())
+        if known != inputs:
+            read = ", ".join(f"{one['stream']} ({one['shards']} shards in {one['log']})" for one in known)
+            raise LogMismatch(
+                f"pipeline {self.name!r} has read {read} so far, and cannot go on with other inputs: "
+                f"give it another name, or delete {self.folder} to begin anew"
+            )

@@ -1,0 +1,170 @@
+"""What a stage keeps between batches: Delta tables in the pipeline's own folder.
+
+A stage reads its tables as they were before the batch, and what it writes is committed when its output is in the log,
+once for each batch: every commit carries the batch's number as Delta's own application transaction. So whatever part of
+a batch was carried out before a driver died, the batch can be repeated, and gives the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidings.coordination import check_name
+from tidings.errors import InvalidOption, LogUnavailable
+
+if TYPE_CHECKING:
+    from deltalake import CommitProperties, DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+ATTEMPTS = 20  # of a commit that other writers of the table come before
+UPKEEP = 16  # versions between two clean-ups
+KEPT_HOURS = 1  # readers that have just begun still find the files of the version that they read
+
+
+class State:
+    """The tables of one stage, for one batch."""
+
+    def __init__(self, folder: Path, app: str, batch_id: int) -> None:
+        self.folder = folder
+        self.app = app
+        self.batch_id = batch_id
+        self._tables: dict[str, Table] = {}
+
+    def table(self, name: str, schema: pa.Schema, *, partition_by: Sequence[str] = ()) -> Table:
+        """The table of this name; it comes into being when something is first written."""
+        if name not in self._tables:
+            place = self.folder / check_name("a table", name)
+            self._tables[name] = Table(place, schema, tuple(partition_by), self.app, self.batch_id)
+        return self._tables[name]
+
+    def commit(self) -> None:
+        """Carry out what the stage wrote. Called by the pipeline, once the batch's output is durable."""
+        for table in self._tables.values():
+            table.commit()
+
+
+class Table:
+    """A Delta table of a stage's. Each batch reads it as it was before the batch, and writes it at most once."""
+
+    def __init__(self, folder: Path, schema: pa.Schema, partition_by: tuple[str, ...], app: str, batch_id: int) -> None:
+        self.folder = folder
+        self.schema = schema
+        self._partition_by = partition_by
+        self._app = app
+        self._batch_id = batch_id
+        self._pending: Callable[[], None] | None = None
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """The rows, in the driver."""
+        table = self._before()
+        names = list(columns) if columns is not None else self.schema.names
+        if table is None:
+            return self.schema.empty_table().select(names)
+        return pa.table(table.to_pyarrow_table(columns=names)).cast(pa.schema([self.schema.field(n) for n in names]))
+
+    def scan(self, spark: SparkSession) -> DataFrame:
+        """The rows as a DataFrame, read in parallel by Spark; worth it for a large table only."""
+        table = self._before()
+        if table is None:
+            return spark.createDataFrame(self.schema.empty_table())
+        return spark.read.format("delta").option("versionAsOf", table.version()).load(str(self.folder))
+
+    def append(self, rows: DataFrame | pa.Table) -> None:
+        """Add rows."""
+        self._plan(lambda: self._write(rows, "append"))
+
+    def replace(self, rows: DataFrame | pa.Table) -> None:
+        """Put these rows in the place of all that are there."""
+        self._plan(lambda: self._write(rows, "overwrite"))
+
+    def merge(self, rows: DataFrame | pa.Table, key: Sequence[str], *, update_if: str = "true") -> None:
+        """Add rows whose key is new; of the others, those for which `update_if` holds replace the row that is there.
+
+        `update_if` is SQL over `old` and `new`. The rows have each key once. Of a table that is partitioned, only the
+        partitions that the rows fall into are read and written.
+        """
+        self._plan(lambda: self._merge(rows, key, update_if))
+
+    def commit(self) -> None:
+        """Carry out what was planned, unless this batch did so before."""
+        if self._pending is not None:
+            self._pending()
+
+    def _plan(self, write: Callable[[], None]) -> None:
+        if self._pending is not None:
+            raise InvalidOption(f"a stage writes table {self.folder.name!r} once in a batch, not twice")
+        self._pending = write
+
+    def _write(self, rows: DataFrame | pa.Table, mode: Any) -> None:
+        from deltalake import write_deltalake
+
+        found = self._rows(rows)
+        if len(found) or mode == "overwrite":
+            self._commit(
+                lambda table, properties: write_deltalake(table, found, mode=mode, commit_properties=properties)
+            )
+
+    def _merge(self, rows: DataFrame | pa.Table, key: Sequence[str], update_if: str) -> None:
+        found = self._rows(rows)
+        if not len(found):
+            return
+        same = [f"old.{name} = new.{name}" for name in key]
+        # Values, and not only the equality above, are what delta-rs tells by which files it need not read.
+        within = [f"old.{name} in ({_listed(found[name])})" for name in self._partition_by]
+
+        def merge(table: DeltaTable, properties: CommitProperties) -> None:
+            merger = table.merge(found, " and ".join([*same, *within]), "new", "old", commit_properties=properties)
+            merger.when_matched_update_all(update_if).when_not_matched_insert_all().execute()
+
+        self._commit(merge)
+
+    def _rows(self, rows: DataFrame | pa.Table) -> pa.Table:
+        found = rows if isinstance(rows, pa.Table) else rows.toArrow()
+        return found.select(self.schema.names).cast(self.schema)
+
+    def _commit(self, write: Callable[[DeltaTable, CommitProperties], None]) -> None:
+        from deltalake import CommitProperties, DeltaTable, Transaction
+        from deltalake.exceptions import CommitFailedError
+
+        partitions = list(self._partition_by) or None
+        for _ in range(ATTEMPTS):
+            table = DeltaTable.create(self.folder, self.schema, "ignore", partition_by=partitions)
+            if self._done(table):
+                return
+            stamp = Transaction(self._app, self._batch_id)
+            try:
+                write(table, CommitProperties(max_commit_retries=0, app_transactions=[stamp]))
+            except CommitFailedError:
+                continue
+            if table.version() % UPKEEP == 0:
+                table.vacuum(KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
+            return
+        raise LogUnavailable(f"other writers kept the table in {self.folder} busy: a pipeline's tables are its own")
+
+    def _before(self) -> DeltaTable | None:
+        """The table as it was before this batch."""
+        from deltalake import DeltaTable
+
+        if not DeltaTable.is_deltatable(str(self.folder)):
+            return None
+        table = DeltaTable(self.folder)
+        while self._done(table):
+            table.load_as_version(table.version() - 1)
+        return table
+
+    def _done(self, table: DeltaTable) -> bool:
+        known = table.transaction_version(self._app)
+        return known is not None and known >= self._batch_id
+
+
+def _listed(values: pa.ChunkedArray) -> str:
+    literals = (repr(value) if isinstance(value, int) else _quoted(str(value)) for value in values.unique().to_pylist())
+    return ", ".join(literals)
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
