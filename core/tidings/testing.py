@@ -8,16 +8,24 @@
 from __future__ import annotations
 
 import random
+import tempfile
 import time
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tidings.logs import Log
 from tidings.positions import Positions
-from tidings.updates import from_rows, shard_of, timed
+from tidings.updates import SCHEMA, checked, from_rows, shard_of, shards_of, timed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidings.stages import Stage
+    from tidings.stages.state import State
 
 T = TypeVar("T")
 
@@ -64,3 +72,77 @@ def eventually(condition: Callable[[], T], timeout: float = 30.0, every: float =
         if time.monotonic() > deadline:
             raise AssertionError(f"still not true after {timeout:g} s; the last value was {value!r}")
         time.sleep(every)
+
+
+def run_stage(
+    stage: Stage,
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    state: Path | None = None,
+    batch_id: int = 0,
+    stream: str = "input",
+    repeat: bool = True,
+    spark: SparkSession | None = None,
+) -> pa.Table:
+    """What a stage makes of a batch of these rows, as a pipeline would write it; no cluster is needed.
+
+    `state` is a folder for the stage's tables; batches that share one are numbered by `batch_id`. With `repeat` the
+    batch is run again as after a driver's death, before its tables were written and after that, and `AssertionError`
+    is raised if either makes a difference.
+    """
+    from pyspark.sql import functions as sf
+
+    from tidings.session import session
+    from tidings.stages.state import State
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = state or Path(scratch)
+        batch = (spark or session("test")).createDataFrame(_placed(rows)).withColumn("stream", sf.lit(stream))
+        if repeat:
+            died = _output(stage, batch, State(folder, "test", batch_id))
+        attempt = State(folder, "test", batch_id)
+        output = _output(stage, batch, attempt)
+        attempt.commit()
+        if repeat:
+            written = _versions(folder)
+            attempt = State(folder, "test", batch_id)
+            for other in (died, _output(stage, batch, attempt)):
+                assert _listed(other) == _listed(output), f"the repeated batch gives {_listed(other)}"
+            attempt.commit()
+            assert _versions(folder) == written, "the repeated batch writes a table again"
+    return output
+
+
+def read_table(state: Path, name: str) -> list[dict[str, Any]]:
+    """The rows of a stage's table, in no order."""
+    from deltalake import DeltaTable
+
+    table = pa.table(DeltaTable(state / name).to_pyarrow_table())
+    rows: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="lossy")
+    return rows
+
+
+def _placed(rows: Iterable[Mapping[str, Any]], shards: int = 4) -> pa.Table:
+    """The rows as they would stand in a log."""
+    table = timed(from_rows(rows))
+    places = shards_of(table["object"], shards)
+    seqs = [int((places[:at] == place).sum()) for at, place in enumerate(places)]
+    stamps = {"shard": places, "seq": seqs, "index": [0] * len(table)}
+    return pa.table({**stamps, **{name: table[name] for name in table.column_names}}).select(SCHEMA.names).cast(SCHEMA)
+
+
+def _output(stage: Stage, batch: DataFrame, state: State) -> pa.Table:
+    from tidings.pipeline_runs import ordered
+
+    frame = stage.apply(batch, state)
+    return from_rows([]) if frame is None else checked(ordered(frame.toArrow()))
+
+
+def _listed(rows: pa.Table) -> list[str]:
+    return sorted(map(repr, rows.to_pylist()))
+
+
+def _versions(folder: Path) -> dict[str, int]:
+    from deltalake import DeltaTable
+
+    return {place.name: DeltaTable(place).version() for place in folder.iterdir()}
