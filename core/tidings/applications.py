@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from tidings.coordination import check_name
-from tidings.errors import InvalidOption
+from kazoo.exceptions import NoNodeError
+
+from tidings.balancing import strategy
+from tidings.coordination import Coordination, check_name
+from tidings.errors import InvalidOption, PluginMissing
 from tidings.filters import EVERYTHING, Filter, parse
 from tidings.positions import Positions
 
@@ -51,6 +55,15 @@ class Application:
         """The filter, ready to be used."""
         return parse(self.filter) if self.filter else EVERYTHING
 
+    def warnings(self, shards: Mapping[str, int]) -> list[str]:
+        """What is allowed in its filter and cannot be meant; `shards` is how many each stream has.
+
+        >>> Application("cache", ("contacts",), "shard = 7").warnings({"contacts": 4})
+        ["the filter of application 'cache': `shard = 7` holds for no update: shard is between 0 and 3"]
+        """
+        most = max((shards[stream] for stream in self.streams if stream in shards), default=None)
+        return [f"the filter of application {self.name!r}: {one}" for one in self.parsed_filter().warnings(most)]
+
     def starting_positions(self, stream: str) -> Positions | None:
         """The first positions wanted of a stream, if the start names them."""
         return Positions.from_json(self.start.get(stream, {})) if isinstance(self.start, Mapping) else None
@@ -67,9 +80,16 @@ class Application:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Application:
-        """The definition that `to_json` wrote; keys of a later version are left alone."""
+        """The definition that `to_json` wrote; keys of a later version are left alone.
+
+        `InvalidOption`, or another error of ours, if it was written by a later version that this one cannot follow, or
+        by hand.
+        """
         known: dict[str, Any] = {one.name: value[one.name] for one in fields(cls) if one.name in value}
-        return cls(**known)
+        try:
+            return cls(**known)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InvalidOption(f"this is no definition of an application: {error}") from None
 
 
 def check_start(start: Any) -> str | dict[str, dict[str, Any]]:
@@ -80,7 +100,7 @@ def check_start(start: Any) -> str | dict[str, dict[str, Any]]:
     """
     if start in ("earliest", "latest"):
         return str(start)
-    if isinstance(start, Mapping):
+    if isinstance(start, Mapping) and start:
         return {stream: Positions.from_json(positions).to_json() for stream, positions in start.items()}
     if isinstance(start, str):
         try:
@@ -93,6 +113,49 @@ def check_start(start: Any) -> str | dict[str, dict[str, Any]]:
             "or positions, as in {'contacts': {0: 1200}}"
         )
     return start.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+
+
+def start_problems(start: Any, shards: Mapping[str, int | None]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What a start names that no flow could ever use: the keys that lead to it, and what is wrong.
+
+    `shards` has the application's streams, each with its number of shards, or None where that is not known.
+
+    >>> list(start_problems({"contacts": {"4": 1200}}, {"contacts": 4}))
+    [(('contacts', '4'), "stream 'contacts' has shards 0 to 3, not 4")]
+    """
+    for stream, positions in start.items() if isinstance(start, Mapping) else ():
+        if stream not in shards:
+            yield (stream,), f"stream {stream!r} is none of the application's"
+        elif (count := shards[stream]) is not None:
+            for shard in positions:
+                if int(shard) >= count:
+                    yield (stream, shard), f"stream {stream!r} has shards 0 to {count - 1}, not {shard}"
+
+
+def check_balance(name: str) -> None:
+    """Refuse a way to share flows that is not there; not part of `Application`, which may be read anywhere."""
+    try:
+        strategy(name)
+    except PluginMissing as error:
+        raise PluginMissing(f"{error}; random and zookeeper are always there") from None
+
+
+def sweep(tree: Coordination, name: str) -> None:
+    """Take the empty place of an application away that was dropped while subscribers ran, once they are gone.
+
+    Safe beside a subscriber that registers, and beside who makes the application again: in one transaction either all
+    is deleted, which makes them begin with the place itself, or nothing is.
+    """
+    place = tree.path("applications", name)
+    with tree.speaking(), contextlib.suppress(NoNodeError):
+        raw, stat = tree.client.get(place)
+        if raw:
+            return
+        deletion = tree.client.transaction()
+        if stat.numChildren:
+            deletion.delete(f"{place}/subscribers")
+        deletion.delete(place, version=stat.version)
+        deletion.commit()
 
 
 def _streams(application: str, streams: Sequence[str]) -> tuple[str, ...]:

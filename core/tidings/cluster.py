@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tidings.applications import Application
-from tidings.coordination import Coordination, check_name
-from tidings.errors import ApplicationExists, InvalidOption, StreamExists, UnknownApplication, UnknownStream
+from kazoo.exceptions import NoNodeError
+
+from tidings.applications import Application, check_balance, start_problems, sweep
+from tidings.coordination import Coordination, check_name, decode
+from tidings.errors import (
+    ApplicationExists,
+    FilterWarning,
+    InvalidOption,
+    StreamExists,
+    TidingsError,
+    UnknownApplication,
+    UnknownStream,
+)
 from tidings.filters import Filter
 from tidings.logs import WritableLog, create_log
 from tidings.streams import DEFAULT_SHARDS, Stream, StreamDefinition
@@ -19,6 +32,8 @@ if TYPE_CHECKING:
 
     from tidings.publisher import Publisher
     from tidings.subscriber import Subscriber
+
+logger = logging.getLogger(__name__)
 
 
 def connect(
@@ -101,45 +116,52 @@ class Cluster:
     ) -> Application:
         """Make an application, or return the one that is there if it has this very definition.
 
-        The options are the fields of `Application`: `start`, `mode`, `max_age`, `balance`.
+        The options are the fields of `Application`: `start`, `mode`, `max_age`, `balance`. What is allowed in a filter
+        and cannot be meant, such as a shard that no stream has, is a `FilterWarning`.
         """
         try:
             application = Application(name, tuple(streams), None if filter is None else str(filter), **options)
         except TypeError as error:
             raise InvalidOption(f"an application does not know that option: {error}") from None
-        for stream in application.streams:
-            self.stream(stream)
-        if not self.coordination.create(application.to_json(), "applications", name):
-            known = self.coordination.read("applications", name)
-            if known is None:  # a subscriber was here first, and made the node to hold its own
-                self.coordination.write(application.to_json(), "applications", name)
-            elif Application.from_json(known) != application:
-                raise ApplicationExists(
-                    f"application {name!r} is there already, with another definition; drop it first"
-                )
+        shards = {stream: self.stream(stream).shards for stream in application.streams}
+        for _, problem in start_problems(application.start, shards):
+            raise InvalidOption(f"the start of application {name!r} cannot be: {problem}")
+        check_balance(application.balance)
+        self._put_application(application)
+        for warning in application.warnings(shards):
+            warnings.warn(warning, FilterWarning, stacklevel=2)
         return application
 
     def application(self, name: str) -> Application:
         """The application of that name."""
         value = self.coordination.read("applications", check_name("an application", name))
         if value is None:
-            there = ", ".join(one.name for one in self.applications()) or "none"
-            raise UnknownApplication(f"there is no application {name!r} in {self.address} (applications: {there})")
+            raise self._unknown_application(name)
         return Application.from_json(value)
 
     def applications(self) -> list[Application]:
-        """All applications, by name."""
-        values = (self.coordination.read("applications", name) for name in self.coordination.children("applications"))
-        return [Application.from_json(value) for value in values if value is not None]
+        """All applications, by name. One that cannot be read is left out, with a warning in the log."""
+        found = []
+        for name in self.coordination.children("applications"):
+            raw = self._raw_application(name)
+            try:
+                if raw:
+                    found.append(self._decoded_application(name, raw))
+            except TidingsError as error:
+                logger.warning("application %r is left out: %s", name, error)
+        return found
 
     def drop_application(self, name: str) -> None:
         """Forget an application, its flows and their datamarkers; subscribers that run are left without flows."""
-        self.application(name)
+        if not self._raw_application(check_name("an application", name)):
+            raise self._unknown_application(name)
         # The definition goes first, and alone, so that nobody takes a flow while the flows are deleted.
-        self.coordination.clear("applications", name)
+        with contextlib.suppress(NoNodeError):  # another one drops it, too
+            self.coordination.clear("applications", name)
         self.coordination.delete("flows", name)
-        if not self.coordination.children("applications", name, "subscribers"):
-            self.coordination.delete("applications", name)
+        # Those whose subscribers still ran when they were dropped are as empty as this one, once these have gone.
+        for one in self.coordination.children("applications"):
+            sweep(self.coordination, one)
 
     def subscribe(self, application: str, handler: Any, **options: Any) -> Subscriber:
         """Start a subscriber of an application; the options are those of `Subscriber`."""
@@ -184,6 +206,41 @@ class Cluster:
     def _definition(self, name: str) -> StreamDefinition | None:
         value = self.coordination.read("streams", check_name("a stream", name))
         return None if value is None else StreamDefinition.from_json(value)
+
+    def _put_application(self, application: Application) -> None:
+        name, value = application.name, application.to_json()
+        while not self.coordination.create(value, "applications", name):
+            raw = self._raw_application(name)
+            if not raw:
+                # A place that a subscriber made to hold its own, or that is just being swept away.
+                if self.coordination.replace(value, None, "applications", name):
+                    return
+                continue
+            try:
+                same = self._decoded_application(name, raw) == application
+            except TidingsError as error:
+                raise ApplicationExists(
+                    f"application {name!r} is there already, and cannot be read ({error}); drop it first"
+                ) from None
+            if same:
+                return
+            raise ApplicationExists(f"application {name!r} is there already, with another definition; drop it first")
+
+    def _raw_application(self, name: str) -> bytes:
+        """What is kept of an application, nothing if it is not there; perhaps something that is not ours."""
+        with self.coordination.speaking():
+            try:
+                raw: bytes = self.coordination.client.get(self.coordination.path("applications", name))[0]
+            except NoNodeError:
+                return b""
+        return raw
+
+    def _decoded_application(self, name: str, raw: bytes) -> Application:
+        return Application.from_json(decode(self.coordination.path("applications", name), raw) or {})
+
+    def _unknown_application(self, name: str) -> UnknownApplication:
+        there = ", ".join(one.name for one in self.applications()) or "none"
+        return UnknownApplication(f"there is no application {name!r} in {self.address} (applications: {there})")
 
     def _default_log(self, name: str) -> str:
         if self._logs is None:

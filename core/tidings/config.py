@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
-from tidings.applications import Application, check_start
+from tidings.applications import Application, check_start, start_problems
 from tidings.config_units import parse_duration, parse_size
 from tidings.config_yaml import Key, Mistakes, read
 from tidings.coordination import check_name, split_address
@@ -69,8 +69,6 @@ def _size(value: Any) -> Any:
 
 
 def _start(value: Any) -> Any:
-    if value == {}:
-        value = None  # it would name no position at all
     try:
         return check_start(value)
     except InvalidOption as error:
@@ -136,7 +134,7 @@ class ApplicationSpec(_Model):
     start: Annotated[Any, BeforeValidator(_start)] = "latest"
     mode: Literal["reliable", "realtime"] = "reliable"
     max_age: Seconds | None = None
-    balance: Literal["random", "zookeeper"] = "random"
+    balance: Text = "random"
 
     def definition(self, name: str) -> Application:
         """The application as a cluster defines it."""
@@ -279,9 +277,8 @@ def _check_spec(spec: Spec, mistakes: Mistakes) -> None:
         for at, stream_name in enumerate(application.streams):
             if stream_name in application.streams[:at]:
                 mistakes.blame(("applications", name, "streams", at), f"names stream {stream_name!r} twice")
-        if isinstance(application.start, dict):
-            for stream_name in application.start.keys() - set(application.streams):
-                mistakes.blame(("applications", name, "start", stream_name), "is none of the application's streams")
+        for key, problem in start_problems(application.start, dict.fromkeys(application.streams)):
+            mistakes.blame(("applications", name, "start", *key), problem)
         if application.max_age is not None and application.mode != "realtime":
             mistakes.blame(("applications", name, "max_age"), "is for mode: realtime; reliable sends every update")
     _check_pipelines(spec.pipelines, mistakes)

@@ -31,6 +31,10 @@ class InvalidFilter(TidingsError):
     """A filter cannot be read or could not be evaluated alike everywhere; the message points at the column."""
 
 
+class FilterWarning(UserWarning):
+    """No error: a filter is allowed and cannot be meant, since a condition of it holds for no update, or for all."""
+
+
 class InvalidConfig(TidingsError):
     """A `tidings.yml` is broken; the message names the file, the line and the key."""
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+from tidings import Handler
 from tidings.cli import main
 from tidings.cluster import Cluster, connect
 from tidings.datamarkers import Datamarker
@@ -30,7 +31,6 @@ from tidings.flows import Flow, FlowStatus, status
 from tidings.ownership import Ownership
 from tidings.positions import START, Position, Positions
 from tidings.publisher import Publisher
-from tidings.subscriber import Handler
 from tidings.testing import eventually
 
 PROGRAM = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
@@ -213,7 +213,8 @@ def test_an_application_starts_where_it_is_told(run: Run, text: str, start: Any)
 def test_a_filter_that_cannot_be_meant_is_warned_of(run: Run) -> None:
     made = run("applications", "create", "cache", "--stream", "contacts", "--filter", "shard = 7")
     assert made.code == 0
-    assert made.err.startswith("warning: `shard = 7` holds for no update")
+    assert made.err.startswith("warning: the filter of application 'cache': `shard = 7` holds for no update")
+    assert len(made.err.splitlines()) == 2, "once, and as a command tells it"
 
 
 def test_a_filter_that_does_not_parse_is_shown_with_a_caret(run: Run) -> None:
@@ -607,10 +608,11 @@ def test_flows_are_listed_by_application_and_by_stream(cache: Cluster, run: Run,
         ("applications create x --stream contacts --mode fast", 1, "error: mode 'fast' of application 'x' is none of"),
         ("applications create x --stream contacts --max-age PT30S", 1, "and for realtime mode"),
         ("applications create x --stream contacts --max-age 30", 2, "Invalid value for '--max-age'"),
-        ("applications create x --stream contacts --balance nope", 1, "error: "),
+        ("applications create x --stream contacts --balance nope", 1, "error: no balancer 'nope' is installed"),
+        ("applications create x --stream contacts --start {}", 2, "Invalid value for '--start'"),
         ("applications create x --stream contacts --start tomorrow", 2, "Invalid value for '--start'"),
         ("applications create x --stream contacts --start {", 2, "Invalid value for '--start'"),
-        ('applications create x --stream contacts --start {"a":{"0":1}}', 1, "which is none of the application's"),
+        ('applications create x --stream contacts --start {"a":{"0":1}}', 1, "stream 'a' is none of the application's"),
         ('applications create x --stream contacts --start {"contacts":{"9":1}}', 1, "has shards 0 to 1"),
         ("applications describe nope", 1, "error: there is no application 'nope' in "),
         ("applications drop nope --yes", 1, "error: there is no application 'nope' in "),

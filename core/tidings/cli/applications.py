@@ -10,8 +10,8 @@ import typer
 
 from tidings.cli.options import Application as Name
 from tidings.cli.options import Json, Timeout, ZooKeeper, connected, duration, filter_text, starting
-from tidings.cli.output import note, print_fields, print_json, print_table, refuse, warn
-from tidings.errors import InvalidOption
+from tidings.cli.output import note, print_fields, print_json, print_table, refuse, warn, warnings_told
+from tidings.errors import TidingsError, UnknownApplication
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -85,16 +85,9 @@ def create_command(
 
     Publishers serve it within seconds; none has to be restarted.
     """
-    from tidings.balancing import strategy
-
-    strategy(balance)
     options = {"start": start, "mode": mode, "max_age": max_age, "balance": balance}
-    with connected(zookeeper, timeout) as cluster:
-        shards = {one: cluster.stream(one).shards for one in stream}
-        _check_start(start, shards)
+    with connected(zookeeper, timeout) as cluster, warnings_told():
         application = cluster.create_application(name, stream, filter=filter, **options)
-    for warning in application.parsed_filter().warnings(max(shards.values())):
-        warn(warning)
     if json:
         print_json(application.to_json())
     else:
@@ -142,7 +135,7 @@ def drop_command(
     if not yes and not sys.stdin.isatty():
         raise refuse("drop asks before it drops, and there is no terminal to ask on: add --yes")
     with connected(zookeeper, timeout) as cluster:
-        streams = cluster.application(name).streams
+        streams = _streams(cluster, name)
         subscribers = len(_subscribers(cluster, name))
         running = f" ({subscribers:,} of its subscribers run)" if subscribers else ""
         if not yes and not typer.confirm(f"Drop application {name!r} and its datamarkers{running}?", err=True):
@@ -152,7 +145,7 @@ def drop_command(
     if json:
         print_json({"dropped": name, "streams": list(streams)})
     else:
-        note(f"application {name!r} is dropped, with its datamarkers; it read {', '.join(streams)}")
+        note(f"application {name!r} is dropped, with its datamarkers; it read {', '.join(streams) or '?'}")
 
 
 def _subscribers(cluster: Cluster, application: str) -> list[dict[str, Any]]:
@@ -161,14 +154,15 @@ def _subscribers(cluster: Cluster, application: str) -> list[dict[str, Any]]:
     return [{"id": id, **value} for id, value in values.items() if value is not None]
 
 
-def _check_start(start: Any, shards: dict[str, int]) -> None:
-    """Positions that no flow could ever use are a slip of the pen."""
-    for stream, positions in start.items() if isinstance(start, dict) else ():
-        if stream not in shards:
-            raise InvalidOption(f"--start names stream {stream!r}, which is none of the application's")
-        for shard in positions:
-            if int(shard) >= shards[stream]:
-                raise InvalidOption(f"--start names shard {shard}, but {stream!r} has shards 0 to {shards[stream] - 1}")
+def _streams(cluster: Cluster, application: str) -> tuple[str, ...]:
+    """What it reads; nothing if its definition cannot be read, which is a reason to drop it."""
+    try:
+        return cluster.application(application).streams
+    except UnknownApplication:
+        raise
+    except TidingsError as error:
+        warn(str(error))
+        return ()
 
 
 def _words(start: Any) -> str:

@@ -43,9 +43,9 @@ def apply_command(
     spec = load(Path(path.name) if path.parent == Path.cwd() else path)
     with connected(zookeeper, timeout, fallback=spec.zookeeper) as cluster:
         actions = plan(spec, cluster)
-        for name, application in spec.applications.items():
-            for warning in application.definition(name).parsed_filter().warnings():
-                warn(f"the filter of application {name!r}: {warning}")
+        for action in actions:
+            for warning in action.warnings:
+                warn(warning)
         done = []
         try:
             for action in actions:

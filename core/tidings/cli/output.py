@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -80,6 +82,17 @@ def note(message: str) -> None:
 def warn(message: str) -> None:
     """A sentence on stderr about what is allowed and may not be meant."""
     note(f"warning: {message}")
+
+
+@contextlib.contextmanager
+def warnings_told() -> Iterator[None]:
+    """Tell what the framework warns of as a command tells it, and not as Python does."""
+    from tidings.errors import FilterWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", FilterWarning)
+        warnings.showwarning = lambda message, *place: warn(str(message))
+        yield
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

@@ -6,10 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from tidings.applications import check_balance, start_problems
 from tidings.config import ApplicationSpec, Spec
 from tidings.config_yaml import Key, Mistakes
 from tidings.errors import InvalidConfig, LogMismatch, TidingsError
@@ -25,7 +27,10 @@ Streams = Mapping[str, StreamDefinition]
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One step of a plan. `before` and `after` are what the cluster knows of the thing, None if nothing."""
+    """One step of a plan. `before` and `after` are what the cluster knows of the thing, None if nothing.
+
+    `warnings` says what is allowed and cannot be meant.
+    """
 
     kind: Literal["stream", "application", "pipeline"]
     name: str
@@ -33,6 +38,7 @@ class Action:
     detail: str = ""
     before: dict[str, Any] | None = None
     after: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
 
 
 def plan(spec: Spec, cluster: Cluster) -> list[Action]:
@@ -47,13 +53,14 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
     actions = [_plan_stream(definition, there, mistakes) for definition in wanted.values()]
     for name, application in spec.applications.items():
         _check_application(application, streams, ("applications", name), mistakes)
-        actions.append(_plan_application(name, application, cluster))
+        actions.append(_plan_application(name, application, streams, cluster))
     for name, pipeline in spec.pipelines.items():
         for at, stream in enumerate(pipeline.input):
             _check_stream(stream, streams, ("pipelines", name, "input", at), mistakes)
         if pipeline.output is not None:
             _check_stream(pipeline.output, streams, ("pipelines", name, "output"), mistakes)
-        _check_plugin("tidings.stages", pipeline.stage, ("pipelines", name, "stage"), mistakes)
+        stage = functools.partial(load, "tidings.stages", pipeline.stage)
+        _found(stage, ("pipelines", name, "stage"), mistakes)
         detail = " → ".join(filter(None, (", ".join(pipeline.input), pipeline.stage, pipeline.output)))
         actions.append(Action("pipeline", name, "checked", detail))
     mistakes.check()
@@ -105,7 +112,7 @@ def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes:
     for other in there.values():
         if other.log == wanted.log:
             mistakes.blame(key, f"is the log of stream {other.name!r} in this cluster; each stream has its own")
-    if not _check_plugin("tidings.logs", split_address(wanted.log)[0], key, mistakes):
+    if not _found(lambda: load("tidings.logs", split_address(wanted.log)[0]), key, mistakes):
         return
     try:
         open_log(wanted).close()
@@ -115,27 +122,27 @@ def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes:
         pass  # there is no log yet, as it should be; if it cannot be made, that shows when it is
 
 
-def _plan_application(name: str, application: ApplicationSpec, cluster: Cluster) -> Action:
+def _plan_application(name: str, application: ApplicationSpec, streams: Streams, cluster: Cluster) -> Action:
     before = cluster.coordination.read("applications", name)
-    after = application.definition(name).to_json()
+    definition = application.definition(name)
+    after = definition.to_json()
+    warnings = tuple(definition.warnings({stream: known.shards for stream, known in streams.items()}))
     detail = f"reads {', '.join(application.streams)}"
     if before is None:
-        return Action("application", name, "create", detail, None, after)
+        return Action("application", name, "create", detail, None, after, warnings)
     changed = [key for key in after if after[key] != before.get(key)]
     if not changed:
-        return Action("application", name, "unchanged", "", before, after)
-    return Action("application", name, "change", ", ".join(changed), before, after)
+        return Action("application", name, "unchanged", "", before, after, warnings)
+    return Action("application", name, "change", ", ".join(changed), before, after, warnings)
 
 
 def _check_application(application: ApplicationSpec, streams: Streams, key: Key, mistakes: Mistakes) -> None:
     for at, stream in enumerate(application.streams):
         _check_stream(stream, streams, (*key, "streams", at), mistakes)
-    starts: dict[str, dict[str, Any]] = application.start if isinstance(application.start, dict) else {}
-    for stream, positions in starts.items():
-        for shard in positions:
-            if stream in streams and int(shard) >= streams[stream].shards:
-                shards = streams[stream].shards
-                mistakes.blame((*key, "start", stream, shard), f"the stream has shards 0 to {shards - 1}")
+    shards = {stream: streams[stream].shards if stream in streams else None for stream in application.streams}
+    for place, problem in start_problems(application.start, shards):
+        mistakes.blame((*key, "start", *place), problem)
+    _found(lambda: check_balance(application.balance), (*key, "balance"), mistakes)
 
 
 def _check_stream(name: str, streams: Streams, key: Key, mistakes: Mistakes) -> None:
@@ -144,9 +151,10 @@ def _check_stream(name: str, streams: Streams, key: Key, mistakes: Mistakes) -> 
         mistakes.blame(key, f"there is no stream {name!r}, neither in this file nor in the cluster (streams: {there})")
 
 
-def _check_plugin(group: str, name: str, key: Key, mistakes: Mistakes) -> bool:
+def _found(find: Callable[[], Any], key: Key, mistakes: Mistakes) -> bool:
+    """Whether a plugin is there; if not, the key that names it is to blame."""
     try:
-        load(group, name)
+        find()
     except TidingsError as error:
         mistakes.blame(key, str(error))
         return False
