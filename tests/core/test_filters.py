@@ -18,8 +18,6 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from tidings.errors import InvalidFilter
-from tidings.filter_patterns import MAX_PATTERN_LENGTH, pattern
-from tidings.filter_text import MAX_DEPTH, MAX_LENGTH
 from tidings.filters import (
     EVERYTHING,
     MAX_CONDITIONS,
@@ -37,6 +35,8 @@ from tidings.filters import (
     as_filter,
     parse,
 )
+from tidings.filters.patterns import MAX_PATTERN_LENGTH, pattern
+from tidings.filters.text import MAX_DEPTH, MAX_LENGTH
 from tidings.updates import KINDS, SCHEMA, from_rows
 
 Row = Mapping[str, Any]
