@@ -34,12 +34,12 @@ from tidings.updates import SCHEMA, shards_of
 from tidings_connectors.delta_segments import (
     Offsets,
     Segment,
-    SegmentTable,
     Snapshot,
     Span,
-    milliseconds,
     read_segments,
+    write_segment,
 )
+from tidings_connectors.delta_table import SegmentTable, milliseconds
 from tidings_connectors.delta_upkeep import Upkeep, plan_retention, plan_truncation
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ class DeltaLog:
                 np.maximum.at(heads, shards[rows], seqs[rows])
                 order = np.lexsort((seqs[rows], shards[rows]))
                 table = _stamped(updates.slice(rows.start, len(order)), shards[rows], seqs[rows]).take(order)
-                drafts.append(self._table.write_segment(table, Span(floors, heads, milliseconds())))
+                drafts.append(write_segment(self._table.folder, table, Span(floors, heads, milliseconds())))
                 floors = heads
             done = self._table.commit(snapshot.version + 1, drafts, transaction=transaction)
         finally:

@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.updates import SCHEMA
-from tidings_connectors.delta_segments import Offsets, Segment, SegmentTable, Span, milliseconds, read_segments
+from tidings_connectors.delta_segments import Offsets, Segment, Span, read_segments, write_segment
+from tidings_connectors.delta_table import SegmentTable, milliseconds
 
 if TYPE_CHECKING:
     from tidings.streams import StreamDefinition
@@ -141,7 +142,7 @@ class Upkeep:
             return 0
         rows = pa.Table.from_batches(batches, SCHEMA)
         order = np.lexsort((rows["seq"].to_numpy(), rows["shard"].to_numpy()))
-        merged = self._table.write_segment(rows.take(order), span)
+        merged = write_segment(self._table.folder, rows.take(order), span)
         if self._replace(run, [merged], data_change=False):
             return len(run) - 1
         merged.path.unlink(missing_ok=True)
@@ -154,7 +155,7 @@ class Upkeep:
         last = old[-1].span
         rest: list[Segment] = []
         if len(old) == len(self._table.refresh().segments):  # an empty segment goes on saying where the shards end
-            rest = [self._table.write_segment(SCHEMA.empty_table(), Span(last.heads, last.heads, last.time))]
+            rest = [write_segment(self._table.folder, SCHEMA.empty_table(), Span(last.heads, last.heads, last.time))]
         self._replace(old, rest, data_change=True)
 
     def _replace(self, old: Sequence[Segment], new: Sequence[Segment], *, data_change: bool) -> bool:

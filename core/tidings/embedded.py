@@ -8,14 +8,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
-import importlib.util
 import logging
 import os
-import posixpath
 import re
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
@@ -24,66 +20,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from tidings import _supervise, java
 from tidings._supervisor import Supervisor
+from tidings.embedded_files import JVM, LOG, LOG4J, ZOO_CFG, class_path
+from tidings.embedded_probes import PortTaken, data_folder, plain, usable_port
 from tidings.errors import EmbeddedFailed, InvalidOption
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
 
-LOG = "zookeeper.log"
-
 _logger = logging.getLogger(__name__)
-
-# Only what the server loads: with all of PySpark's jars on the class path it starts in twice the time. Netty, Snappy
-# and commons-io are there because classes in use refer to theirs.
-_JARS = (
-    *("zookeeper", "zookeeper-jute", "slf4j-api", "log4j-api", "log4j-core", "log4j-slf4j2-impl", "metrics-core"),
-    *("snappy-java", "commons-io", "netty-buffer", "netty-common", "netty-handler", "netty-transport"),
-)
-
-_JVM = (
-    *("-Xms16m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"),
-    *("-XX:+ExitOnOutOfMemoryError", "-XX:ErrorFile=./jvm-crash.log", "-Dfile.encoding=UTF-8"),
-    "-Dlog4j2.configurationFile=./log4j2.properties",
-)
-
-# Paths are relative to the folder, which is where the server runs: so no character in the folder's name needs escaping.
-# Sessions of one second are allowed, because tests of failover would wait for longer ones. A transaction log takes 4 MB
-# at first, not 64. `conf` tells which server it is that answers.
-_ZOO_CFG = """\
-tickTime=500
-minSessionTimeout=1000
-maxSessionTimeout=120000
-dataDir=./data
-preAllocSize=4096
-autopurge.snapRetainCount=3
-autopurge.purgeInterval=1
-clientPort={port}
-clientPortAddress={host}
-maxClientCnxns=1000
-maxCnxns=2000
-admin.enableServer=false
-4lw.commands.whitelist=srvr,ruok,conf
-"""
-
-# ServerCnxn complains with a stack trace when it is asked for its state before it has read its data, as `start` does.
-_LOG4J = f"""\
-status=error
-appender.file.type=RollingFile
-appender.file.name=file
-appender.file.fileName={LOG}
-appender.file.filePattern={LOG}.%i
-appender.file.layout.type=PatternLayout
-appender.file.layout.pattern=%d{{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}}{{UTC}} %p %c{{1}}: %m%n%ex
-appender.file.policies.type=Policies
-appender.file.policies.size.type=SizeBasedTriggeringPolicy
-appender.file.policies.size.size=4MB
-appender.file.strategy.type=DefaultRolloverStrategy
-appender.file.strategy.max=2
-rootLogger.level=warn
-rootLogger.appenderRef.file.ref=file
-logger.connection.name=org.apache.zookeeper.server.ServerCnxn
-logger.connection.level=off
-"""
 
 
 def embedded(folder: str | os.PathLike[str]) -> Cluster:
@@ -102,10 +46,6 @@ def embedded(folder: str | os.PathLike[str]) -> Cluster:
     except BaseException:
         server.stop()
         raise
-
-
-class _PortTaken(Exception):
-    """Someone else listens on the port that was chosen."""
 
 
 class EmbeddedZooKeeper:
@@ -166,14 +106,14 @@ class EmbeddedZooKeeper:
                 return
             self.stop()  # what is left of one that ended by a fault
             self._process = None
-            command = [str(java.find().path), "-cp", _class_path(), *_JVM]
+            command = [str(java.find().path), "-cp", class_path(), *JVM]
             command += ["org.apache.zookeeper.server.ZooKeeperServerMain", "./zoo.cfg"]
             deadline = time.monotonic() + timeout
             for attempts_left in (2, 1, 0):
                 try:
-                    self._port = _usable_port(self._host, self._port)
+                    self._port = usable_port(self._host, self._port)
                     self._start(command, deadline)
-                except _PortTaken:
+                except PortTaken:
                     if self._wanted_port or not attempts_left:
                         holder = self._holder()
                         if holder is not None:
@@ -248,7 +188,7 @@ class EmbeddedZooKeeper:
             "parent": os.getpid(),
             "folder": str(self._folder),
             "address": self._address,
-            "files": {"zoo.cfg": _ZOO_CFG.format(port=self._port, host=self._host), "log4j2.properties": _LOG4J},
+            "files": {"zoo.cfg": ZOO_CFG.format(port=self._port, host=self._host), "log4j2.properties": LOG4J},
             "command": command,
         }
         self._owner = os.getpid()
@@ -303,11 +243,11 @@ class EmbeddedZooKeeper:
         return self._process
 
     def _await_answer(self, process: Supervisor, deadline: float, log_before: int) -> None:
-        ours = _plain(os.fsencode(self._folder / "data" / "version-2"))
+        ours = plain(os.fsencode(self._folder / "data" / "version-2"))
         folder, patience = None, 0.05
         while True:
             try:
-                folder = _data_folder(self._connectable, self._port, patience)
+                folder = data_folder(self._connectable, self._port, patience)
             except TimeoutError:
                 # It was asked too early, and then it never answers; or the machine is slow.
                 patience = min(5.0, patience * 2)
@@ -319,7 +259,7 @@ class EmbeddedZooKeeper:
                 continue
             said = self._last_words(log_before)
             if folder is not None or "BindException: Address already in use" in said:
-                raise _PortTaken
+                raise PortTaken
             why = f"it ended with exit code {code}" if code is not None else "it does not answer"
             raise EmbeddedFailed(
                 f"The embedded ZooKeeper in {self._folder} did not start: {why}. The end of its log:\n"
@@ -358,71 +298,10 @@ class EmbeddedZooKeeper:
             time.sleep(0.02)
 
 
-def _class_path() -> str:
-    """The jars that the server needs, among those of PySpark (which is found without being imported)."""
-    spec = importlib.util.find_spec("pyspark")
-    if spec is None or spec.origin is None:
-        raise EmbeddedFailed("The embedded ZooKeeper comes with PySpark, which is not installed: pip install pyspark")
-    folder = Path(spec.origin).parent / "jars"
-    versioned = re.compile(r"(.+?)-(\d[\w.-]*)\.jar")
-    found = {match[1]: match[0] for match in map(versioned.fullmatch, _names(folder)) if match}
-    missing = [jar for jar in _JARS if jar not in found]
-    if missing:
-        raise EmbeddedFailed(
-            f"The embedded ZooKeeper needs jars that are not in {folder}: {', '.join(missing)}. Install PySpark again."
-        )
-    return os.pathsep.join(str(folder / found[jar]) for jar in _JARS)
-
-
-def _names(folder: Path) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except OSError:
-        return []
-
-
-def _usable_port(host: str, port: int) -> int:
-    """`port`, if one can listen on it, or a free one if it is 0."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as ZooKeeper does
-            probe.bind(address)
-            return int(probe.getsockname()[1])
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise _PortTaken from None
-        raise EmbeddedFailed(
-            f"The embedded ZooKeeper cannot listen on {host}, port {port}: {error.strerror}. Choose another host or "
-            "port."
-        ) from None
-
-
 def _in_use(folder: Path, address: str | None) -> str:
     if address is None:
         return f"{folder} is in use by another embedded ZooKeeper, which is just starting; try again."
     return f"{folder} is in use by another embedded ZooKeeper; connect to it at {address}"
-
-
-def _data_folder(host: str, port: int, patience: float) -> bytes | None:
-    """Which folder the server at the port serves: None if there is no server, or if it does not serve yet."""
-    answer, match = b"", None
-    try:
-        with socket.create_connection((host, port), timeout=patience) as connection:
-            connection.sendall(b"conf")
-            while not match and (chunk := connection.recv(4096)):
-                answer += chunk
-                match = re.search(rb"^dataDir=(.*)\n", answer, re.MULTILINE)
-    except TimeoutError:
-        raise
-    except OSError:
-        return None
-    return _plain(match[1]) if match else None
-
-
-def _plain(path: bytes) -> bytes:
-    """The path as far as it survives any locale of the JVM: what is not plain ASCII may come back as question marks."""
-    return re.sub(rb"[^!->@-~]+", b"?", posixpath.normpath(path))
 
 
 def _size(path: Path) -> int:

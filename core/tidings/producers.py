@@ -23,11 +23,10 @@ from typing import Any
 import pyarrow as pa
 
 from tidings.errors import BufferFull, InvalidOption, ProducerClosed
-from tidings.logs import Appended, WritableLog
+from tidings.logs import WritableLog
 from tidings.positions import Position, Positions
-from tidings.updates import MAX_PAYLOAD_BYTES, PUBLISHED, check_row, checked, from_rows, timed
-
-ROW_OVERHEAD = 128  # bytes that a buffered row costs beyond its text and payload
+from tidings.producer_items import ROW_OVERHEAD, Item, Many, Single, as_table, joined
+from tidings.updates import MAX_PAYLOAD_BYTES, check_row, checked, from_rows, timed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,37 +56,6 @@ class ProducerOptions:
             raise InvalidOption(f"a producer's linger is not negative, as {self.linger!r} is")
 
 
-class _Single:
-    """One buffered update."""
-
-    __slots__ = ("bytes", "future", "row")
-    rows = 1
-
-    def __init__(self, row: tuple[Any, ...], size: int) -> None:
-        self.row = row
-        self.bytes = size
-        self.future: Future[Position] = _uncancellable()
-
-    def resolve(self, appended: Appended, at: int) -> None:
-        self.future.set_result(Position(int(appended.seqs[at])))
-
-
-class _Many:
-    """A buffered table."""
-
-    __slots__ = ("bytes", "future", "rows", "table")
-
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
-        self.rows = len(table)
-        self.bytes = table.nbytes + ROW_OVERHEAD
-        self.future: Future[Positions] = _uncancellable()
-
-    def resolve(self, appended: Appended, at: int) -> None:
-        rows = slice(at, at + self.rows)
-        self.future.set_result(Appended(appended.shards[rows], appended.seqs[rows]).last())
-
-
 class Producer:
     """Writes updates into a stream. Made by `Stream.producer`; a context manager; may be used from any thread.
 
@@ -100,7 +68,7 @@ class Producer:
         except TypeError as error:
             raise InvalidOption(f"a producer does not know that option: {error}") from None
         self._log = log
-        self._waiting: deque[_Single | _Many] = deque()
+        self._waiting: deque[Item] = deque()
         self._buffered = 0
         self._unfinished = 0
         self._room_callbacks: list[Callable[[], None]] = []
@@ -136,10 +104,10 @@ class Producer:
 
         All rows are checked before the first is accepted. More rows than fit into one commit go into several.
         """
-        items = [_Many(portion) for portion in self._portions(self._table(updates))]
+        items = [Many(portion) for portion in self._portions(self._table(updates))]
         for item in items:
             self._put(item, timeout)
-        return _joined([item.future for item in items])
+        return joined([item.future for item in items])
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was published before is durable or has failed."""
@@ -175,13 +143,13 @@ class Producer:
         payload: bytes | None,
         attributes: Mapping[str, str] | None,
         time: dt.datetime | None,
-    ) -> _Single:
+    ) -> Single:
         limit = self.options.max_payload_bytes
         check_row(object, version, "data", 1, source, attributes, payload, time, max_payload_bytes=limit)
         pairs = list(attributes.items()) if attributes else None
         size = ROW_OVERHEAD + len(object) + len(payload or b"") + sum(len(k) + len(v) for k, v in pairs or ())
         now = time or dt.datetime.now(dt.UTC)
-        return _Single((object, version, "data", 1, source, pairs, payload, now), size)
+        return Single((object, version, "data", 1, source, pairs, payload, now), size)
 
     def _table(self, updates: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> pa.Table:
         limit = self.options.max_payload_bytes
@@ -195,7 +163,7 @@ class Producer:
         rows = max(1, min(self.options.max_rows, most_bytes // row_bytes))
         return [table.slice(start, rows) for start in range(0, len(table), rows)]
 
-    def _put(self, item: _Single | _Many, timeout: float | None = None) -> None:
+    def _put(self, item: Item, timeout: float | None = None) -> None:
         with self._changed:
             if not self._changed.wait_for(lambda: self._closed or self._has_room(item), timeout):
                 raise BufferFull(
@@ -203,11 +171,11 @@ class Producer:
                 )
             self._accept(item)
 
-    def _has_room(self, item: _Single | _Many) -> bool:
+    def _has_room(self, item: Item) -> bool:
         # An item that is larger than the whole buffer is let in alone, or it would wait for ever.
         return self._buffered == 0 or self._buffered + item.bytes <= self.options.buffer_bytes
 
-    def _accept(self, item: _Single | _Many) -> None:
+    def _accept(self, item: Item) -> None:
         if self._closed:
             raise ProducerClosed("the producer is closed")
         self._waiting.append(item)
@@ -215,7 +183,7 @@ class Producer:
         self._unfinished += item.rows
         self._changed.notify_all()
 
-    def _put_or_call(self, item: _Single | _Many, on_room: Callable[[], None]) -> bool:
+    def _put_or_call(self, item: Item, on_room: Callable[[], None]) -> bool:
         """Accept the item if there is room; otherwise call back once there may be."""
         with self._changed:
             if self._closed or self._has_room(item):
@@ -227,7 +195,7 @@ class Producer:
     def _commit_all(self) -> None:
         while batch := self._gather():
             try:
-                appended = self._log.append(_as_table(batch))
+                appended = self._log.append(as_table(batch))
             except Exception as error:  # noqa: BLE001 - whatever it is, the callers that wait must hear of it
                 self._fail(batch, error)
             else:
@@ -238,7 +206,7 @@ class Producer:
                     at += item.rows
             self._finish(batch)
 
-    def _gather(self) -> list[_Single | _Many]:
+    def _gather(self) -> list[Item]:
         """The items of the next commit; empty when the producer is closed and all is done."""
         options = self.options
         with self._changed:
@@ -248,7 +216,7 @@ class Producer:
                 self._changed.wait_for(
                     lambda: self._is_enough() or clock.monotonic() >= deadline, max(0.0, deadline - clock.monotonic())
                 )
-            batch: list[_Single | _Many] = []
+            batch: list[Item] = []
             rows = size = 0
             while self._waiting:
                 item = self._waiting[0]
@@ -263,11 +231,11 @@ class Producer:
         few = self._unfinished < self.options.max_rows and self._buffered < self.options.max_bytes
         return self._closed or self._flushing or not few
 
-    def _fail(self, batch: list[_Single | _Many], error: Exception) -> None:
+    def _fail(self, batch: list[Item], error: Exception) -> None:
         for item in batch:
             item.future.set_exception(error)
 
-    def _finish(self, batch: list[_Single | _Many]) -> None:
+    def _finish(self, batch: list[Item]) -> None:
         with self._changed:
             self._buffered -= sum(item.bytes for item in batch)
             self._unfinished -= sum(item.rows for item in batch)
@@ -302,10 +270,10 @@ class AsyncProducer:
 
     async def publish_many(self, updates: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Positions:
         """Publish rows and wait until they are durable."""
-        items = [_Many(portion) for portion in self._producer._portions(self._producer._table(updates))]
+        items = [Many(portion) for portion in self._producer._portions(self._producer._table(updates))]
         for item in items:
             await self._accepted(item)
-        return await asyncio.wrap_future(_joined([item.future for item in items]))
+        return await asyncio.wrap_future(joined([item.future for item in items]))
 
     async def close(self) -> None:
         """Make durable what was published, then end."""
@@ -323,7 +291,7 @@ class AsyncProducer:
     ) -> None:
         await self.close()
 
-    async def _accepted(self, item: _Single | _Many) -> None:
+    async def _accepted(self, item: Item) -> None:
         loop = asyncio.get_running_loop()
         room = asyncio.Event()
 
@@ -333,56 +301,3 @@ class AsyncProducer:
         while not self._producer._put_or_call(item, wake):
             await room.wait()
             room.clear()
-
-
-def _uncancellable() -> Future[Any]:
-    """A future that its holder cannot cancel: what was accepted is written, whoever still waits for it."""
-    future: Future[Any] = Future()
-    future.set_running_or_notify_cancel()
-    return future
-
-
-def _as_table(batch: list[_Single | _Many]) -> pa.Table:
-    """The items' rows in their order; single updates that stand together become one table."""
-    tables: list[pa.Table] = []
-    singles: list[tuple[Any, ...]] = []
-    for item in [*batch, None]:
-        if isinstance(item, _Single):
-            singles.append(item.row)
-            continue
-        if singles:
-            columns = zip(*singles, strict=True)
-            arrays = [pa.array(column, field.type) for column, field in zip(columns, PUBLISHED, strict=True)]
-            tables.append(pa.table(arrays, schema=PUBLISHED))
-            singles = []
-        if item is not None:
-            tables.append(item.table)
-    return pa.concat_tables(tables)
-
-
-def _joined(futures: list[Future[Positions]]) -> Future[Positions]:
-    """One future for several: the furthest positions once all are there, or the first error."""
-    joined: Future[Positions] = _uncancellable()
-    missing = len(futures)
-    heads: dict[int, Position] = {}
-    lock = threading.Lock()
-
-    def one_done(future: Future[Positions]) -> None:
-        nonlocal missing
-        with lock:
-            missing -= 1
-            error = future.exception()
-            if error is None:
-                heads.update(future.result())
-            if joined.done():
-                return
-            if error is not None:
-                joined.set_exception(error)
-            elif missing == 0:
-                joined.set_result(Positions(heads))
-
-    if not futures:
-        joined.set_result(Positions())
-    for future in futures:
-        future.add_done_callback(one_done)
-    return joined

@@ -288,7 +288,7 @@ def test_a_busy_port_is_named_and_leaves_no_process(
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         if listens == "meanwhile":
-            monkeypatch.setattr(embedded, "_usable_port", lambda host, port: port)
+            monkeypatch.setattr(embedded, "usable_port", lambda host, port: port)
         with pytest.raises(EmbeddedFailed, match=f"^Port {port} on 127.0.0.1 is in use by another program"):
             EmbeddedZooKeeper(tmp_path, port=port).start()
     assert processes_of(tmp_path) == []
@@ -299,9 +299,9 @@ def test_another_zookeeper_that_takes_the_chosen_port_is_not_mistaken_for_ours(
 ) -> None:
     with EmbeddedZooKeeper(tmp_path / "other") as other:
         taken = int(other.address.rpartition(":")[2])
-        real = embedded._usable_port
+        real = embedded.usable_port
         ports = iter([taken])
-        monkeypatch.setattr(embedded, "_usable_port", lambda host, port: next(ports, None) or real(host, 0))
+        monkeypatch.setattr(embedded, "usable_port", lambda host, port: next(ports, None) or real(host, 0))
         with EmbeddedZooKeeper(tmp_path / "ours") as ours:
             assert ours.address != other.address
             assert ours.pid != other.pid
