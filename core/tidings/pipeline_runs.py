@@ -1,7 +1,8 @@
-"""A pipeline that runs: its query, what becomes of each batch, how far it is, and how it ends."""
+"""A pipeline that runs: its query, what becomes of each batch, and how it ends."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import re
@@ -16,6 +17,7 @@ import pyarrow.compute as pc
 from tidings.claims import Claim
 from tidings.errors import PipelineFailed, TidingsError
 from tidings.logs import Transaction
+from tidings.pipeline_progress import Meter, Progress
 from tidings.pipelines import INTERVAL, Pipeline
 from tidings.stages.state import State
 from tidings.updates import STAMPED, checked, timed
@@ -42,6 +44,7 @@ class PipelineRun:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._batch_id = -1
+        self._meter = Meter(pipeline.inputs)
         trigger = {"availableNow": True} if once else {"processingTime": f"{int(INTERVAL * 1000)} milliseconds"}
         writer = pipeline.read(spark).writeStream.queryName(self.name).foreachBatch(self._step)
         self._query: StreamingQuery = (
@@ -54,6 +57,11 @@ class PipelineRun:
     def active(self) -> bool:
         """Whether it has not ended yet."""
         return not self._ended.is_set()
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return self._meter.progress()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until it ends, and say whether it has; `PipelineFailed` if it ended before its time."""
@@ -90,23 +98,28 @@ class PipelineRun:
             with self._busy:
                 if self._stopping.is_set():
                     raise PipelineFailed("the pipeline is being stopped; the batch is for the next run")
-                self._process(batch, batch_id)
+                started = time.monotonic()
+                written = self._process(batch, batch_id)
                 self._batch_id = batch_id
+                self._meter.finished(batch_id, time.monotonic() - started, written)
         except BaseException as error:
             if not self._stopping.is_set():
                 self.error = error
             raise
 
-    def _process(self, batch: DataFrame, batch_id: int) -> None:
+    def _process(self, batch: DataFrame, batch_id: int) -> int:
+        """Write what the stage makes of the batch; how many updates that were."""
         self._check_claim()
-        app = self._app()
+        app, written = self._app(), 0
         state = State(self.pipeline.tables, app, batch_id)
         frame = self.pipeline.stage.apply(batch, state)
         if frame is not None and self.pipeline.output is not None:
             rows = timed(checked(ordered(frame.toArrow())))
             self._check_claim()
-            self.pipeline.output.writable_log.append(rows, Transaction(app, batch_id))
+            appended = self.pipeline.output.writable_log.append(rows, Transaction(app, batch_id))
+            written = 0 if appended is None else len(rows)
         state.commit()
+        return written
 
     def _app(self) -> str:
         """Who writes: made anew with the checkpoint, whose batches begin at 0 again."""
@@ -122,6 +135,7 @@ class PipelineRun:
     def _watch(self) -> None:
         try:
             while not self._query.awaitTermination(WATCH):
+                self._meter.told(self._query.recentProgress)
                 if not self._claim.valid():
                     self.error = self.error or _claim_lost()
                     self._query.stop()
@@ -129,6 +143,8 @@ class PipelineRun:
             if not self._stopping.is_set() and self.error is None:
                 self.error = error
         finally:
+            with contextlib.suppress(Exception):  # Spark may be gone
+                self._meter.told(self._query.recentProgress)
             self._claim.release()
             self._ended.set()
 

@@ -104,6 +104,20 @@ class Pipeline:
             frames.append(rows.withColumn("stream", sf.lit(stream.name)))
         return functools.reduce(lambda one, other: one.union(other), frames)
 
+    def check_inputs(self) -> None:
+        """Raise `LogMismatch` if the checkpoint is that of other inputs.
+
+        It holds positions by the place of an input, and not by its name, so they would be taken for another's.
+        """
+        file = self.folder / "inputs.json"
+        known = json.loads(file.read_text()) if file.exists() else self._inputs()
+        if known != self._inputs():
+            read = ", ".join(f"{one['stream']} ({one['shards']} shards in {one['log']})" for one in known)
+            raise LogMismatch(
+                f"pipeline {self.name!r} has read {read} so far, and cannot go on with other inputs: "
+                f"give it another name, or delete {self.folder} to begin anew"
+            )
+
     def _check(self) -> None:
         names = [stream.name for stream in self.inputs]
         if not names:
@@ -119,19 +133,12 @@ class Pipeline:
         if self.output is not None:
             _ = self.output.writable_log  # raises if the log is not one of ours
 
+    def _inputs(self) -> list[dict[str, Any]]:
+        return [{"stream": one.name, "shards": one.shards, "log": one.definition.log} for one in self.inputs]
+
     def _note_inputs(self) -> None:
-        """Refuse a checkpoint of other inputs: it holds positions by the place of an input, and not by its name."""
-        inputs = [{"stream": one.name, "shards": one.shards, "log": one.definition.log} for one in self.inputs]
-        file = self.folder / "inputs.json"
-        if not file.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            draft = file.with_suffix(".tmp")
-            draft.write_text(json.dumps(inputs))
-            os.replace(draft, file)
-        known = json.loads(file.read_text())
-        if known != inputs:
-            read = ", ".join(f"{one['stream']} ({one['shards']} shards in {one['log']})" for one in known)
-            raise LogMismatch(
-                f"pipeline {self.name!r} has read {read} so far, and cannot go on with other inputs: "
-                f"give it another name, or delete {self.folder} to begin anew"
-            )
+        self.check_inputs()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        draft = self.folder / "inputs.json.tmp"
+        draft.write_text(json.dumps(self._inputs()))
+        os.replace(draft, self.folder / "inputs.json")

@@ -733,16 +733,31 @@ def test_what_is_not_in_the_file_stays_as_it_is(contacts: Run, tmp_path: Path) -
     assert [one["name"] for one in contacts("streams", "list", "--json").json] == ["clicks", "contacts"]
 
 
-def test_pipelines_are_checked_only(contacts: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stage = EntryPoint("copy", "builtins:dict", "tidings.stages")
-    monkeypatch.setattr(tidings.plugins, "entry_points", _with_entry_points(stage))
-    (tmp_path / "tidings.yml").write_text(
-        "streams:\n  copies: {log: delta:copies}\npipelines:\n  p: {input: [contacts], stage: copy, output: copies}\n"
+def test_pipelines_are_checked_only(contacts: Run, tmp_path: Path) -> None:
+    text = (
+        "streams:\n  copies: {log: delta:copies}\npipelines:\n"
+        "  p: {input: [contacts], stage: reshard, options: {shards: 16}, output: copies}\n"
     )
+    (tmp_path / "tidings.yml").write_text(text)
     result = contacts("apply")
     assert result.code == 0, result.err
     assert result.out.splitlines()[2].split("  ")[0] == "checked"
-    assert result.err == "1 done\npipelines were checked only; apply does not start them\n"
+    assert result.err == "1 done\npipelines were checked only; `tidings run` runs them\n"
+    (tmp_path / "tidings.yml").write_text(text.replace("shards: 16", "shards: many"))
+    told = "tidings.yml:4: pipelines.p.options.shards: must be a whole number, not 'many'"
+    assert told in contacts("apply").err
+    (tmp_path / "tidings.yml").write_text(text.replace("shards: 16", "shards: 15"))
+    assert "tidings.yml:4: pipelines.p: stream 'copies' has 16 shards, not 15" in contacts("apply").err
+
+
+def test_a_stage_that_is_none_is_told(contacts: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = EntryPoint("copy", "builtins:dict", "tidings.stages")
+    monkeypatch.setattr(tidings.plugins, "entry_points", _with_entry_points(stage))
+    (tmp_path / "tidings.yml").write_text("pipelines:\n  p: {input: [contacts], stage: copy}\n")
+    told = (
+        "tidings.yml:2: pipelines.p.stage: stage 'copy' is <class 'dict'>, which is no subclass of tidings.stages.Stage"
+    )
+    assert told in contacts("apply").err
 
 
 def test_the_file_names_the_cluster_unless_the_environment_or_an_option_does(

@@ -31,6 +31,8 @@ from tidings.cli.jars import jars_command
 from tidings.cli.plugins import plugins_command
 from tidings.cli.publisher import EXAMPLES as PUBLISHER_EXAMPLES
 from tidings.cli.publisher import publisher_command
+from tidings.cli.run import EXAMPLES as RUN_EXAMPLES
+from tidings.cli.run import run_command
 from tidings.cli.streams import streams
 from tidings.cli.subscribe import EXAMPLES as SUBSCRIBE_EXAMPLES
 from tidings.cli.subscribe import subscribe_command
@@ -49,6 +51,7 @@ Examples:
   tidings subscribe cache                         receives an application's updates
   tidings flows list --application cache          who sends what to whom, and the lag
   tidings apply tidings.yml --dry-run
+  tidings run                                     runs the pipelines of a tidings.yml
 
 \b
 Environment:
@@ -63,6 +66,7 @@ app = typer.Typer(
     name="tidings", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False, epilog=EXAMPLES
 )
 app.command("apply", short_help="Make the cluster as a tidings.yml says.", epilog=APPLY_EXAMPLES)(apply_command)
+app.command("run", short_help="Run the pipelines of a tidings.yml.", epilog=RUN_EXAMPLES)(run_command)
 app.add_typer(streams, name="streams")
 app.add_typer(applications, name="applications")
 app.command("subscribe", short_help="Receive an application's updates.", epilog=SUBSCRIBE_EXAMPLES)(subscribe_command)

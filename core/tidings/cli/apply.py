@@ -65,4 +65,4 @@ def apply_command(
         changes = sum(action.verb in ("create", "change") for action in actions)
         note(f"{changes} to do; nothing was done (--dry-run)" if dry_run else f"{changes} done")
         if spec.pipelines:
-            note("pipelines were checked only; apply does not start them")
+            note("pipelines were checked only; `tidings run` runs them")

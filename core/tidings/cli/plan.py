@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +15,7 @@ from tidings.config import ApplicationSpec, Spec
 from tidings.config_yaml import Key, Mistakes
 from tidings.errors import InvalidConfig, LogMismatch, TidingsError
 from tidings.logs import open_log, split_address
+from tidings.pipeline_plans import check_stage
 from tidings.plugins import load
 from tidings.streams import StreamDefinition
 
@@ -59,8 +59,7 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
             _check_stream(stream, streams, ("pipelines", name, "input", at), mistakes)
         if pipeline.output is not None:
             _check_stream(pipeline.output, streams, ("pipelines", name, "output"), mistakes)
-        stage = functools.partial(load, "tidings.stages", pipeline.stage)
-        _found(stage, ("pipelines", name, "stage"), mistakes)
+        check_stage(pipeline, streams, ("pipelines", name), mistakes)
         detail = " → ".join(filter(None, (", ".join(pipeline.input), pipeline.stage, pipeline.output)))
         actions.append(Action("pipeline", name, "checked", detail))
     mistakes.check()

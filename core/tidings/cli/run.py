@@ -1,0 +1,270 @@
+"""`tidings run`: the pipelines of a `tidings.yml`, in the foreground."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidings.cli.options import Json, Timeout, ZooKeeper, connected
+from tidings.cli.output import note, print_json, print_table
+from tidings.errors import TidingsError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidings.config import Spec
+    from tidings.pipeline_runs import PipelineRun
+    from tidings.pipelines import Pipeline
+
+EXAMPLES = """\b
+Examples:
+  tidings run --dry-run                    find every mistake; start nothing, read nothing
+  tidings run                              all pipelines of the tidings.yml of this folder or one above
+  tidings run swedes --once                one pipeline; end when it has processed what is there
+  tidings run project/tidings.yml --metrics 9464
+"""
+
+LOOK = 0.5  # seconds between two looks at the runs
+HUSHED = ("org.apache.spark.sql.execution.streaming", "org.apache.spark.sql.execution.datasources.v2.python")
+
+
+def _listen(text: str) -> tuple[str, int]:
+    from tidings.metrics import parse_address
+
+    try:
+        return parse_address(text)
+    except TidingsError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def run_command(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE",
+            help="The file; else tidings.yml or tidings.yaml in this folder, or the nearest one above.",
+            show_default=False,
+        ),
+    ] = None,
+    pipeline: Annotated[
+        str | None,
+        typer.Argument(metavar="PIPELINE", help="Run this one only. FILE may then be left out.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, and start nothing.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End when all that is there now is processed.")] = False,
+    metrics: Annotated[
+        Any,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            parser=_listen,
+            help="Serve /metrics, /health/live and /health/ready there; the host is 127.0.0.1 unless it is named.",
+            show_default=False,
+        ),
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell of failures only.")] = False,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Run the pipelines of a tidings.yml, all in one Spark session, until Ctrl-C.
+
+    The whole file is checked before any pipeline starts. Ctrl-C and SIGTERM end each pipeline after its batch; a second
+    Ctrl-C ends at once, which loses nothing. A pipeline that fails says why, the others go on, and the exit code is 1.
+    """
+    from tidings.config import find, load
+    from tidings.pipeline_plans import choose, plan
+
+    if file is not None and pipeline is None and not Path(file).exists() and Path(file).suffix not in (".yml", ".yaml"):
+        file, pipeline = None, file
+    path = Path(file) if file else find(Path.cwd())
+    spec = load(Path(path.name) if path.parent == Path.cwd() else path)
+    names = choose(spec, pipeline)
+    with connected(zookeeper, timeout, fallback=spec.zookeeper) as cluster:
+        pipelines = plan(spec, cluster, names)
+        if dry_run:
+            _print_plan(spec, pipelines, json)
+            return
+        code = _run(pipelines, once=once, metrics=metrics, quiet=quiet, json=json)
+    if code:
+        raise typer.Exit(code)
+
+
+def _print_plan(spec: Spec, pipelines: Sequence[Pipeline], json: bool) -> None:
+    rows = [
+        {
+            "pipeline": one.name,
+            "input": [stream.name for stream in one.inputs],
+            "stage": spec.pipelines[one.name].stage,
+            "output": one.output.name if one.output else None,
+            "folder": str(one.folder),
+        }
+        for one in pipelines
+    ]
+    if json:
+        print_json({"file": str(spec.path), "pipelines": rows})
+        return
+    cells = [[", ".join(cell) if isinstance(cell, list) else cell for cell in row.values()] for row in rows]
+    print_table(["PIPELINE", "INPUT", "STAGE", "OUTPUT", "FOLDER"], cells)
+    note(f"{len(rows)} ready to run; nothing was started (--dry-run)")
+
+
+def _run(pipelines: Sequence[Pipeline], *, once: bool, metrics: tuple[str, int] | None, quiet: bool, json: bool) -> int:
+    from tidings.cli.progress import showing
+    from tidings.metrics import MetricsServer
+    from tidings.pipeline_metrics import PipelineCollector, unready
+    from tidings.pipeline_plans import waves
+
+    runs: dict[str, PipelineRun] = {}
+    failures: dict[str, str] = {}
+    with contextlib.ExitStack() as closing:
+        if metrics is not None:
+            names = [one.name for one in pipelines]
+            server = MetricsServer(*metrics, [PipelineCollector(runs)], lambda: unready(runs, names))
+            closing.enter_context(server)
+            note(f"metrics are at http://{server.address}/metrics")
+        spark = closing.enter_context(_session())
+        ending = closing.enter_context(_signals())
+        # What ends by itself is run in the order in which updates pass through.
+        for wave in waves(pipelines) if once else [pipelines]:
+            for pipeline in wave:
+                try:
+                    runs[pipeline.name] = pipeline.start(spark, once=once)
+                except TidingsError as error:
+                    failures[pipeline.name] = str(error)
+                    note(f"error: {error}")
+            if not quiet and runs and not once:
+                note(f"{', '.join(runs)}: running; Ctrl-C stops")
+            with showing(runs, quiet=quiet):
+                while any(run.active for run in runs.values()) and not ending.signal:
+                    ending.wait(LOOK)
+                    _tell_failures(runs, failures)
+            if ending.signal:
+                break
+        if ending.signal and not quiet:
+            note("stopping after the batches that are under way; once more ends at once")
+        _stop(list(runs.values()))
+        _tell_failures(runs, failures)
+    _report(runs, failures, quiet=quiet, json=json)
+    return 128 + ending.signal if ending.signal else int(bool(failures))
+
+
+def _stop(runs: Sequence[PipelineRun]) -> None:
+    # In threads that nobody waits for when a second signal comes.
+    threads = [threading.Thread(target=run.stop, name="tidings-stop", daemon=True) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def _tell_failures(runs: dict[str, PipelineRun], failures: dict[str, str]) -> None:
+    for name, run in runs.items():
+        if run.error is not None and not run.active and name not in failures:
+            try:
+                run.wait(0)
+            except TidingsError as error:
+                failures[name] = str(error)
+                note(f"error: {error}")
+
+
+def _report(runs: dict[str, PipelineRun], failures: dict[str, str], *, quiet: bool, json: bool) -> None:
+    found = {name: run.progress for name, run in runs.items()}
+    rows = [
+        {
+            "pipeline": name,
+            "batches": found[name].batches if name in found else 0,
+            "updates_in": found[name].updates_in if name in found else 0,
+            "updates_out": found[name].updates_out if name in found else 0,
+            "lag": found[name].total_lag if name in found else None,
+            "error": failures.get(name),
+        }
+        for name in {**runs, **failures}
+    ]
+    if json:
+        print_json(rows)
+    elif not quiet:
+        for row in rows:
+            if row["error"] is None:
+                note(f"{row['pipeline']}: {row['updates_in']:,} updates in, {row['updates_out']:,} out")
+
+
+@contextlib.contextmanager
+def _session() -> Iterator[SparkSession]:
+    """The session for all pipelines; one that was there before stays."""
+    from pyspark.sql import SparkSession
+
+    from tidings.session import session
+
+    there = SparkSession.getActiveSession() is not None
+    # Pipelines share Spark's cores fairly: none waits for the large batch of another.
+    spark = session("tidings run", config=None if there else {"spark.scheduler.mode": "FAIR"})
+    bridge = logging.getLogger("py4j")
+    level = bridge.level
+    if not logging.getLogger("tidings").isEnabledFor(logging.INFO):
+        _hush(spark)
+        bridge.setLevel(logging.CRITICAL)
+    try:
+        yield spark
+    finally:
+        bridge.setLevel(level)
+        if not there:
+            spark.stop()
+
+
+def _hush(spark: SparkSession) -> None:
+    """Keep Spark from printing the trace of a query that fails: what failed is told in our words."""
+    jvm: Any = spark.sparkContext._jvm
+    configurator = jvm.org.apache.logging.log4j.core.config.Configurator
+    off = jvm.org.apache.logging.log4j.Level.OFF
+    for name in HUSHED:
+        configurator.setLevel(name, off)
+
+
+class _Ending:
+    """Whether a signal has asked for the end, and which."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+        self._asked = threading.Event()
+
+    def ask(self, number: int) -> None:
+        self.signal = number
+        self._asked.set()
+
+    def wait(self, seconds: float) -> None:
+        self._asked.wait(seconds)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[_Ending]:
+    """Note the first Ctrl-C or SIGTERM, so that batches can end; a second one does what it always does."""
+    ending = _Ending()
+    before: dict[int, Any] = {}
+
+    def note_signal(number: int, frame: FrameType | None) -> None:
+        restore()
+        ending.ask(number)
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield ending
+        return
+    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, note_signal)
+    # Not what was there: that is Spark's, and cancels the jobs of the batches that are to end.
+    signal.signal(signal.SIGINT, note_signal)
+    before[signal.SIGINT] = signal.default_int_handler
+    try:
+        yield ending
+    finally:
+        restore()

@@ -1,0 +1,139 @@
+"""What Prometheus and a load balancer ask of a process: `/metrics`, `/health/live` and `/health/ready`.
+
+Nothing is served unless a server is made, and then on loopback unless another address is named.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Callable, Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import InfoMetricFamily
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from tidings import __version__
+from tidings.errors import InvalidOption
+
+LOOPBACK = "127.0.0.1"
+
+_ADDRESS = re.compile(r"(?:(?P<host>[^:\s]+|\[[0-9A-Fa-f:.]+\])?:)?(?P<port>\d{1,5})")
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Where to listen.
+
+    >>> parse_address("9464"), parse_address("0.0.0.0:9464"), parse_address("[::1]:9464")
+    (('127.0.0.1', 9464), ('0.0.0.0', 9464), ('::1', 9464))
+    """
+    match = _ADDRESS.fullmatch(text)
+    if not match or int(match["port"]) > 65_535:
+        raise InvalidOption(f"{text!r} is no address to listen at: write a port, or host:port, as in 127.0.0.1:9464")
+    return (match["host"] or LOOPBACK).strip("[]"), int(match["port"])
+
+
+class Build(Collector):
+    """Says which tidings this is."""
+
+    def collect(self) -> list[InfoMetricFamily]:
+        """One series, whose label is the version."""
+        return [InfoMetricFamily("tidings", "The framework.", {"version": __version__})]
+
+
+class MetricsServer:
+    """Serves what the collectors say. A context manager; `close` ends it.
+
+    `unready` says why the process is not ready, a reason a line; when there is none it is.
+    """
+
+    def __init__(
+        self, host: str, port: int, collectors: Sequence[Collector], unready: Callable[[], Sequence[str]]
+    ) -> None:
+        registry = CollectorRegistry()
+        for collector in (Build(), *collectors):
+            registry.register(collector)
+        ProcessCollector(registry=registry)
+        try:
+            self._server = _Server((host, port), registry, unready)
+        except OSError as error:
+            raise InvalidOption(f"nothing can be served at {host}:{port}: {error.strerror or error}") from None
+        self._thread = threading.Thread(target=self._server.serve_forever, name="tidings-metrics", daemon=True)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Where it listens."""
+        host, port = self._server.server_address[:2]
+        return f"[{host!s}]:{port}" if ":" in str(host) else f"{host!s}:{port}"
+
+    def close(self) -> None:
+        """End it."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> MetricsServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(
+        self, address: tuple[str, int], registry: CollectorRegistry, unready: Callable[[], Sequence[str]]
+    ) -> None:
+        self.registry = registry
+        self.unready = unready
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        super().__init__(address, _Handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing: a client that goes away in the midst of an answer is no event."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    timeout = 10  # seconds; a client that says nothing does not keep a thread
+
+    def do_GET(self) -> None:
+        match self.path.partition("?")[0]:
+            case "/metrics":
+                encode, kind = choose_encoder(self.headers.get("Accept", ""))
+                self._answer(200, kind, encode(self.server.registry))
+            case "/health/live":
+                self._say(200, "alive")
+            case "/health/ready":
+                reasons = self.server.unready()
+                self._say(503 if reasons else 200, "\n".join(reasons) or "ready")
+            case _:
+                self._say(404, "there are /metrics, /health/live and /health/ready")
+
+    do_HEAD = do_GET  # noqa: N815 - likewise
+
+    def _say(self, code: int, text: str) -> None:
+        self._answer(code, "text/plain; charset=utf-8", f"{text}\n".encode())
+
+    def _answer(self, code: int, kind: str, body: bytes) -> None:
+        self.send_response(code)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def version_string(self) -> str:
+        return "tidings"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing: each scrape would be a line."""

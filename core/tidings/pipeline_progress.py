@@ -1,0 +1,117 @@
+"""How far a pipeline is and how fast it goes, as Spark and its logs tell it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tidings.errors import TidingsError
+from tidings.logs import WritableLog
+from tidings.positions import Positions
+
+if TYPE_CHECKING:
+    from tidings.streams import Stream
+
+WINDOW = 10.0  # seconds over which a rate is taken
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A run at one moment. What is not known is None.
+
+    `batch` is the last batch that was finished; `lag`, for each input, how many updates are still to be read; `at` when
+    the run last showed that it goes on, be it only that it found nothing to do. Times are seconds since 1970.
+    """
+
+    batch: int | None = None
+    batches: int = 0
+    batch_seconds: float = 0.0
+    updates_in: int = 0
+    updates_out: int = 0
+    rate: float = 0.0
+    lag: Mapping[str, int | None] = field(default_factory=dict)
+    at: float | None = None
+
+    @property
+    def total_lag(self) -> int | None:
+        """Over all inputs; None if any is not known."""
+        known = [lag for lag in self.lag.values() if lag is not None]
+        return sum(known) if known and len(known) == len(self.lag) else None
+
+
+class Meter:
+    """Gathers the progress of one run. May be used from any thread."""
+
+    def __init__(self, inputs: Sequence[Stream]) -> None:
+        self._inputs = inputs
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
+        self._batch: int | None = None
+        self._batches = 0
+        self._seconds = 0.0
+        self._in = self._out = 0
+        self._recent: deque[tuple[float, int]] = deque()
+        self._seen: tuple[int, str] = (-1, "")
+        self._at: float | None = None
+        self._positions: list[Positions | None] = [None] * len(inputs)
+
+    def finished(self, batch: int, seconds: float, updates_out: int) -> None:
+        """A batch is done; so many updates were written."""
+        with self._lock:
+            self._batch = batch
+            self._batches += 1
+            self._seconds += seconds
+            self._out += updates_out
+            self._at = time.time()
+
+    def told(self, events: Sequence[Any]) -> None:
+        """Spark's reports on the run, oldest first; those that were told before are passed over."""
+        with self._lock:
+            for event in events:
+                if (event.batchId, event.timestamp) <= self._seen:
+                    continue
+                self._seen = (event.batchId, event.timestamp)
+                self._at = time.time()
+                rows = sum(map(self._note, range(len(self._inputs)), event.sources))
+                self._in += rows
+                self._recent.append((time.monotonic(), rows))
+
+    def progress(self) -> Progress:
+        """Where the run is now."""
+        lag = {stream.name: self._lag(stream, at) for stream, at in zip(self._inputs, self._positions, strict=True)}
+        with self._lock:
+            now = time.monotonic()
+            while self._recent and self._recent[0][0] < now - WINDOW:
+                self._recent.popleft()
+            rate = sum(rows for _, rows in self._recent) / max(0.001, min(WINDOW, now - self._started))
+            return Progress(self._batch, self._batches, self._seconds, self._in, self._out, rate, lag, self._at)
+
+    def _note(self, number: int, source: Any) -> int:
+        """Take over where an input stands; how many of its updates were read."""
+        before, after = _positions(source.startOffset), _positions(source.endOffset)
+        self._positions[number] = after or self._positions[number]
+        if before is None or after is None or not isinstance(self._inputs[number].log, WritableLog):
+            return int(source.numInputRows)
+        # Spark counts the rows of a batch as often as the stage reads it; positions in logs of our own are dense.
+        return sum(after[shard].seq - before[shard].seq for shard in after)
+
+    def _lag(self, stream: Stream, at: Positions | None) -> int | None:
+        if at is None or not isinstance(stream.log, WritableLog):
+            return None
+        try:
+            bounds = stream.log.bounds()
+        except TidingsError:
+            return None
+        return sum(max(0, held.head.seq - at[shard].seq) for shard, held in bounds.items())
+
+
+def _positions(offset: Any) -> Positions | None:
+    """An offset as Spark reports it, in whichever of its forms."""
+    try:
+        return Positions.parse(offset) if isinstance(offset, str) else Positions.from_json(offset)
+    except TidingsError:
+        return None
