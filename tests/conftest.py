@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from pyspark.sql import SparkSession
 
 import tidings
@@ -18,6 +19,10 @@ from tidings.embedded import EmbeddedZooKeeper
 from tidings.logs import split_address
 from tidings.streams import StreamDefinition
 from tidings_connectors.delta import DeltaLog
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("tidings", deadline=None)
+settings.load_profile("tidings")
 
 _skipped: list[str] = []
 
