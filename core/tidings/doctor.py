@@ -112,7 +112,7 @@ def check_jars() -> Check:
     try:
         place = jars.cache()
     except TidingsError as error:
-        return Check("jars", False, "no place for them", str(error))
+        return Check("jars", False, "no place for them", _sentence(str(error)))
     if not place.is_dir():
         return Check("jars", False, f"not in {place}", "Run 'tidings jars'.")
     wrong = jars.problems(place, wanted)
@@ -190,7 +190,11 @@ def _tried(name: str, look: Callable[[], str]) -> Check:
         return Check(name, True, look())
     except TidingsError as error:
         what, _, todo = str(error).rpartition(": ")
-        return Check(name, False, what, todo[:1].upper() + todo[1:])
+        return Check(name, False, what, _sentence(todo))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -66,9 +66,9 @@ class EmbeddedZooKeeper:
 
     def __init__(self, folder: str | os.PathLike[str], port: int = 0, host: str = "127.0.0.1") -> None:
         if not 0 <= port <= 65535:
-            raise InvalidOption(f"A port is a number from 0 to 65535, not {port}.")
+            raise InvalidOption(f"a port is a number from 0 to 65535, not {port}")
         if not re.fullmatch(r"[A-Za-z0-9_.:-]+", host):
-            raise InvalidOption(f"'{host}' is not a host name or an address to listen on.")
+            raise InvalidOption(f"{host!r} is no host name and no address to listen on")
         self._folder = Path(os.path.realpath(folder))
         self._host = host
         self._wanted_port = port
@@ -119,8 +119,8 @@ class EmbeddedZooKeeper:
                         if holder is not None:
                             raise EmbeddedFailed(_in_use(self._folder, holder.get("address"))) from None
                         raise EmbeddedFailed(
-                            f"Port {self._port} on {self._host} is in use by another program: stop that one, or choose "
-                            "another port (0 takes a free one)."
+                            f"port {self._port} on {self._host} is in use by another program: stop that one, or choose "
+                            "another port (0 takes a free one)"
                         ) from None
                     self._port = 0
                 else:
@@ -155,7 +155,7 @@ class EmbeddedZooKeeper:
         code = process.wait(timeout) if process else None
         with self._lock:
             if code is not None and self._process is process:
-                raise EmbeddedFailed(f"The embedded ZooKeeper in {self._folder} has ended with exit code {code}.")
+                raise EmbeddedFailed(f"the embedded ZooKeeper in {self._folder} has ended with exit code {code}")
 
     def __enter__(self) -> Self:
         self.start()
@@ -180,7 +180,7 @@ class EmbeddedZooKeeper:
 
     def _require_started(self) -> None:
         if self._process is None:
-            raise EmbeddedFailed(f"The embedded ZooKeeper in {self._folder} does not run: start it first.")
+            raise EmbeddedFailed(f"the embedded ZooKeeper in {self._folder} does not run: start it first")
 
     def _start(self, command: list[str], deadline: float) -> None:
         log_before = _size(self._folder / LOG)
@@ -201,11 +201,11 @@ class EmbeddedZooKeeper:
                 raise EmbeddedFailed(_in_use(self._folder, report["in_use"]))
             if "folder" in report:
                 raise EmbeddedFailed(
-                    f"The embedded ZooKeeper cannot use the folder {self._folder}: {report['folder']}. Choose one that "
-                    "can be written to."
+                    f"the embedded ZooKeeper cannot use the folder {self._folder}: {report['folder']}; choose one that "
+                    "can be written to"
                 )
             if "pid" not in report:
-                raise EmbeddedFailed(f"The embedded ZooKeeper could not be run: {report.get('other')}")
+                raise EmbeddedFailed(f"the embedded ZooKeeper could not be run: {report.get('other')}")
             self._pid = report["pid"]
             self._await_answer(process, deadline, log_before)
         except BaseException:
@@ -239,7 +239,7 @@ class EmbeddedZooKeeper:
                 interrupted = True
             raise
         if self._process is None:
-            raise EmbeddedFailed(f"The embedded ZooKeeper could not be run: {failures[0]}")
+            raise EmbeddedFailed(f"the embedded ZooKeeper could not be run: {failures[0]}")
         return self._process
 
     def _await_answer(self, process: Supervisor, deadline: float, log_before: int) -> None:
@@ -262,7 +262,7 @@ class EmbeddedZooKeeper:
                 raise PortTaken
             why = f"it ended with exit code {code}" if code is not None else "it does not answer"
             raise EmbeddedFailed(
-                f"The embedded ZooKeeper in {self._folder} did not start: {why}. The end of its log:\n"
+                f"the embedded ZooKeeper in {self._folder} did not start: {why}; the end of its log:\n"
                 f"{said or '(nothing)'}"
             )
 
@@ -300,7 +300,7 @@ class EmbeddedZooKeeper:
 
 def _in_use(folder: Path, address: str | None) -> str:
     if address is None:
-        return f"{folder} is in use by another embedded ZooKeeper, which is just starting; try again."
+        return f"{folder} is in use by another embedded ZooKeeper, which is just starting; try again"
     return f"{folder} is in use by another embedded ZooKeeper; connect to it at {address}"
 
 

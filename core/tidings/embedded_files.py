@@ -69,14 +69,14 @@ def class_path() -> str:
     """The jars that the server needs, among those of PySpark (which is found without being imported)."""
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise EmbeddedFailed("The embedded ZooKeeper comes with PySpark, which is not installed: pip install pyspark")
+        raise EmbeddedFailed("the embedded ZooKeeper comes with PySpark, which is not installed: pip install pyspark")
     folder = Path(spec.origin).parent / "jars"
     versioned = re.compile(r"(.+?)-(\d[\w.-]*)\.jar")
     found = {match[1]: match[0] for match in map(versioned.fullmatch, _names(folder)) if match}
     missing = [jar for jar in _JARS if jar not in found]
     if missing:
         raise EmbeddedFailed(
-            f"The embedded ZooKeeper needs jars that are not in {folder}: {', '.join(missing)}. Install PySpark again."
+            f"the embedded ZooKeeper needs jars that are not in {folder}: {', '.join(missing)}; install PySpark again"
         )
     return os.pathsep.join(str(folder / found[jar]) for jar in _JARS)
 

@@ -26,8 +26,8 @@ def usable_port(host: str, port: int) -> int:
         if error.errno == errno.EADDRINUSE:
             raise PortTaken from None
         raise EmbeddedFailed(
-            f"The embedded ZooKeeper cannot listen on {host}, port {port}: {error.strerror}. Choose another host or "
-            "port."
+            f"the embedded ZooKeeper cannot listen on {host}, port {port}: {error.strerror}; choose another host or "
+            "port"
         ) from None
 
 

@@ -57,7 +57,7 @@ def pins(conf: str = "runtime") -> dict[str, str]:
         group, _, name = path.partition("/")
         every.setdefault(group, {})[name] = digest
     if conf not in every:
-        raise InvalidOption(f"There is no jar configuration '{conf}': use one of {', '.join(every)}.")
+        raise InvalidOption(f"there is no jar configuration {conf!r}: use one of {', '.join(every)}")
     return every[conf]
 
 
@@ -88,8 +88,8 @@ def folder(conf: str = "runtime", progress: Progress | None = None) -> Path:
             _fetch(conf, place, wanted, progress)
     except OSError as error:
         raise JarsUnavailable(
-            f"The jars cannot be kept in '{place.parent}' ({error.strerror or error}): set XDG_CACHE_HOME to a folder "
-            "that can be written, or TIDINGS_JARS to one that holds them."
+            f"the jars cannot be kept in '{place.parent}' ({error.strerror or error}): set XDG_CACHE_HOME to a folder "
+            "that can be written, or TIDINGS_JARS to one that holds them"
         ) from error
     return place
 
@@ -102,7 +102,7 @@ def cache(conf: str = "runtime") -> Path:
         try:
             base = Path.home() / ".cache"
         except RuntimeError as error:
-            raise JarsUnavailable("This user has no home folder to keep the jars in: set XDG_CACHE_HOME.") from error
+            raise JarsUnavailable("this user has no home folder to keep the jars in: set XDG_CACHE_HOME") from error
     version = hashlib.sha256(_pinned("ivy.xml").read_bytes()).hexdigest()[:16]
     return base / "tidings" / "jars" / version / conf
 
@@ -129,7 +129,7 @@ def _ready(place: Path, conf: str, wanted: dict[str, str]) -> Path:
     if wrong:
         raise JarsUnavailable(
             f"TIDINGS_JARS is set, but in '{place}' {'; '.join(wrong)}: copy the folder that 'tidings jars --conf "
-            f"{conf}' prints on a machine with a network."
+            f"{conf}' prints on a machine with a network"
         )
     return place
 
@@ -149,8 +149,8 @@ def _fetch(conf: str, place: Path, wanted: dict[str, str], progress: Progress | 
         wrong += [f"{extra} is not pinned" for extra in sorted({f.name for f in fetched.iterdir()} - wanted.keys())]
         if wrong:
             raise JarsUnavailable(
-                f"The jars that were fetched are not the pinned ones: {'; '.join(wrong)}. Try again, or set "
-                "TIDINGS_JARS to a folder that holds them."
+                f"the jars that were fetched are not the pinned ones ({'; '.join(wrong)}): try again, or set "
+                "TIDINGS_JARS to a folder that holds them"
             )
         if place.exists():
             # Damaged since it was made. It goes away with the work folder.
@@ -189,8 +189,8 @@ def _ivy(conf: str, work: Path, target: Path, count: int, progress: Progress | N
             raise
     if process.returncode != 0:
         raise JarsUnavailable(
-            f"The jars could not be fetched: {_reason(lines, process.returncode)}. On a machine without a network, set "
-            "TIDINGS_JARS to a folder that holds them."
+            f"the jars could not be fetched ({_reason(lines, process.returncode)}): on a machine without a network, "
+            "set TIDINGS_JARS to a folder that holds them"
         )
 
 
@@ -226,7 +226,7 @@ def _ivy_jar() -> Path:
     for location in (spec.submodule_search_locations or []) if spec else []:
         for jar in Path(location, "jars").glob("ivy-*.jar"):
             return jar
-    raise JarsUnavailable("PySpark, or the Ivy inside it, is not installed: run 'pip install pyspark==4.2.0'.")
+    raise JarsUnavailable("PySpark, or the Ivy inside it, is not installed: run 'pip install pyspark==4.2.0'")
 
 
 def _pinned(name: str) -> Path:

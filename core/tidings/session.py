@@ -51,8 +51,8 @@ def session(
         for key, value in _NEEDED.items():
             if value not in str(active.conf.get(key, "")):
                 raise InvalidOption(
-                    f"The Spark session that is active lacks {value} in {key}: stop it and make it with "
-                    "'tidings.configure(builder)'."
+                    f"the Spark session that is active lacks {value} in {key}: stop it and make it with "
+                    "'tidings.configure(builder)'"
                 )
         return active
     builder = builder.appName(app_name)
@@ -64,7 +64,7 @@ def session(
     elif not _has_delta():
         raise InvalidOption(
             "Spark's Java runs already, without the jars of tidings, and cannot take them in now: let "
-            "'tidings.session()' or 'tidings.configure(builder)' make the first session of this program."
+            "'tidings.session()' or 'tidings.configure(builder)' make the first session of this program"
         )
     return builder.getOrCreate()
 

@@ -289,7 +289,7 @@ def test_a_busy_port_is_named_and_leaves_no_process(
         port = other.getsockname()[1]
         if listens == "meanwhile":
             monkeypatch.setattr(embedded, "usable_port", lambda host, port: port)
-        with pytest.raises(EmbeddedFailed, match=f"^Port {port} on 127.0.0.1 is in use by another program"):
+        with pytest.raises(EmbeddedFailed, match=f"^port {port} on 127.0.0.1 is in use by another program"):
             EmbeddedZooKeeper(tmp_path, port=port).start()
     assert processes_of(tmp_path) == []
 

@@ -31,7 +31,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def one_sentence(error: pytest.ExceptionInfo[JavaMissing]) -> str:
     text = str(error.value)
     assert "\n" not in text
-    assert text.endswith(".")
+    assert not text.endswith(".")
     assert ". " not in text
     return text
 
@@ -45,7 +45,7 @@ def test_the_java_on_the_path_is_found() -> None:
 def test_without_java_one_sentence_says_so(no_java: Path) -> None:
     with pytest.raises(JavaMissing) as error:
         java.find()
-    assert "There is no Java: install Java 17" in one_sentence(error)
+    assert "there is no Java: install Java 17" in one_sentence(error)
 
 
 @pytest.mark.parametrize("version", ["11.0.22", "1.8.0_412"])

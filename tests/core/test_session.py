@@ -167,7 +167,7 @@ for stop in (spark.stop, lambda: None):
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     active, stopped = done.stdout.splitlines()
-    assert active.startswith("InvalidOption The Spark session that is active lacks io.delta.sql.")
+    assert active.startswith("InvalidOption the Spark session that is active lacks io.delta.sql.")
     assert stopped.startswith("InvalidOption Spark's Java runs already, without the jars")
 
 

@@ -199,7 +199,7 @@ class Not(Condition):
 
     def __post_init__(self) -> None:
         if not isinstance(self.condition, Basic):
-            raise InvalidFilter("Not takes one condition; negate anything else with `~`")
+            raise InvalidFilter("`Not` takes one condition; negate anything else with `~`")
 
     def __str__(self) -> str:
         return self.condition._spelled("not ")
