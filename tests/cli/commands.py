@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import pty
 import select
 import subprocess
 import sys
@@ -63,6 +65,21 @@ def line(process: subprocess.Popen[bytes]) -> bytes:
     ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
     assert ready, "nothing was printed"
     return process.stdout.readline()
+
+
+def on_terminal(*arguments: str, **options: Any) -> Result:
+    """What it left behind when its stderr is a terminal; `err` is all that the terminal was given to show."""
+    terminal, end = pty.openpty()
+    shown = bytearray()
+    environment = {**os.environ, "TERM": "xterm", "PYTHONIOENCODING": "utf-8"}
+    with started(*arguments, stderr=end, env=environment, **options) as process:
+        os.close(end)
+        with contextlib.suppress(OSError):  # a terminal that nobody writes to any more has no end: reading it fails
+            while select.select([terminal], [], [], PATIENCE)[0] and (chunk := os.read(terminal, 65_536)):
+                shown += chunk
+        os.close(terminal)
+        out, _ = process.communicate(timeout=PATIENCE)
+    return Result(process.returncode, out.decode(), shown.decode())
 
 
 def told(error: str) -> str:

@@ -19,7 +19,7 @@ from tidings.errors import InvalidUpdate, LogUnavailable
 from tidings.testing import eventually
 from tidings_connectors.delta import DeltaLog
 
-from .commands import PATIENCE, Run, lines, objects, published, started
+from .commands import PATIENCE, Run, ended, lines, objects, on_terminal, published, started
 
 
 def test_lines_become_updates(contacts: Run) -> None:
@@ -197,3 +197,21 @@ def test_a_publication_that_is_stopped_tells_what_is_durable(
         out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, err) == (code, b"2 updates durable\n")
     assert json.loads(out)["published"] == 2
+
+
+def test_on_a_terminal_a_bar_shows_what_is_durable(contacts: Run, tmp_path: Path) -> None:
+    file = tmp_path / "updates.jsonl"
+    file.write_text(lines(*({"object": f"o{n}"} for n in range(300))))
+    result = on_terminal("streams", "publish", "contacts", "--batch", "100", "--json", "--file", str(file))
+    assert (result.code, result.json["published"]) == (0, 300)
+    assert "━" in result.err, "that is what the bar is drawn with"
+    assert "200 updates durable" in result.err
+    assert result.err.endswith("\x1b[2K"), "the bar is gone when the command ends"
+
+
+def test_where_no_terminal_shows_it_there_is_no_bar(contacts: Run, tmp_path: Path) -> None:
+    file = tmp_path / "updates.jsonl"
+    file.write_text(lines(*({"object": f"o{n}"} for n in range(300))))
+    with started("streams", "publish", "contacts", "--batch", "100", "--file", str(file)) as process:
+        result = ended(process)
+    assert (result.code, result.out, result.err) == (0, "", "300 updates durable\n")

@@ -126,7 +126,7 @@ def test_a_half_filled_folder_is_not_used(real: Path, cache: Path, monkeypatch: 
         jars.folder()
 
 
-def test_without_a_network_two_sentences_say_why_and_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_network_one_sentence_says_why_and_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", NO_NETWORK)
     with pytest.raises(JarsUnavailable) as error:
         jars.folder()
