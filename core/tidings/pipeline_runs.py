@@ -8,6 +8,7 @@ import logging
 import re
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 WATCH = 1  # second, between two looks at the claim
+_PACE = "spark.sql.streaming.pollingDelay"
 COMMIT = 5.0  # seconds that Spark gets to note that a batch is done
 
 logger = logging.getLogger(__name__)
@@ -45,11 +47,11 @@ class PipelineRun:
         self._ended = threading.Event()
         self._batch_id = -1
         self._meter = Meter(pipeline.inputs)
-        trigger = {"availableNow": True} if once else {"processingTime": f"{int(INTERVAL * 1000)} milliseconds"}
         writer = pipeline.read(spark).writeStream.queryName(self.name).foreachBatch(self._step)
-        self._query: StreamingQuery = (
-            writer.option("checkpointLocation", str(pipeline.checkpoint)).trigger(**trigger).start()
-        )
+        writer = writer.option("checkpointLocation", str(pipeline.checkpoint))
+        with _unhurried(spark):
+            trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
+            self._query: StreamingQuery = trigger.start()
         self._thread = threading.Thread(target=self._watch, name=f"tidings-pipeline-{self.name}", daemon=True)
         self._thread.start()
 
@@ -147,6 +149,23 @@ class PipelineRun:
                 self._meter.told(self._query.recentProgress)
             self._claim.release()
             self._ended.set()
+
+
+@contextlib.contextmanager
+def _unhurried(spark: SparkSession) -> Iterator[None]:
+    """Let a query that is started here look for rows every so often when it has none: Spark's own pace takes a core.
+
+    A trigger with that interval would do the same, and complain of every batch that takes longer.
+    """
+    ours = f"{int(INTERVAL * 1000)}ms"
+    if spark.conf.get(_PACE, ours) != ours:  # someone has set it
+        yield
+        return
+    spark.conf.set(_PACE, ours)
+    try:
+        yield
+    finally:
+        spark.conf.unset(_PACE)
 
 
 def _claim_lost() -> PipelineFailed:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidings.cli.ending import signals
 from tidings.cli.options import Json, Timeout, ZooKeeper, connected
 from tidings.cli.output import note, print_json, print_table
 from tidings.errors import TidingsError
@@ -69,6 +68,12 @@ def run_command(
             show_default=False,
         ),
     ] = None,
+    session_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=1.0, max=3600.0, help="How soon another process can take over when this one dies."
+        ),
+    ] = 10.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell of failures only.")] = False,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = 10.0,
@@ -87,7 +92,7 @@ def run_command(
     path = Path(file) if file else find(Path.cwd())
     spec = load(Path(path.name) if path.parent == Path.cwd() else path)
     names = choose(spec, pipeline)
-    with connected(zookeeper, timeout, fallback=spec.zookeeper) as cluster:
+    with connected(zookeeper, timeout, fallback=spec.zookeeper, session_timeout=session_timeout) as cluster:
         pipelines = plan(spec, cluster, names)
         if dry_run:
             _print_plan(spec, pipelines, json)
@@ -131,7 +136,7 @@ def _run(pipelines: Sequence[Pipeline], *, once: bool, metrics: tuple[str, int] 
             closing.enter_context(server)
             note(f"metrics are at http://{server.address}/metrics")
         spark = closing.enter_context(_session())
-        ending = closing.enter_context(_signals())
+        ending = closing.enter_context(signals())
         # What ends by itself is run in the order in which updates pass through.
         for wave in waves(pipelines) if once else [pipelines]:
             for pipeline in wave:
@@ -226,45 +231,3 @@ def _hush(spark: SparkSession) -> None:
     off = jvm.org.apache.logging.log4j.Level.OFF
     for name in HUSHED:
         configurator.setLevel(name, off)
-
-
-class _Ending:
-    """Whether a signal has asked for the end, and which."""
-
-    def __init__(self) -> None:
-        self.signal = 0
-        self._asked = threading.Event()
-
-    def ask(self, number: int) -> None:
-        self.signal = number
-        self._asked.set()
-
-    def wait(self, seconds: float) -> None:
-        self._asked.wait(seconds)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[_Ending]:
-    """Note the first Ctrl-C or SIGTERM, so that batches can end; a second one does what it always does."""
-    ending = _Ending()
-    before: dict[int, Any] = {}
-
-    def note_signal(number: int, frame: FrameType | None) -> None:
-        restore()
-        ending.ask(number)
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    if threading.current_thread() is not threading.main_thread():
-        yield ending
-        return
-    before[signal.SIGTERM] = signal.signal(signal.SIGTERM, note_signal)
-    # Not what was there: that is Spark's, and cancels the jobs of the batches that are to end.
-    signal.signal(signal.SIGINT, note_signal)
-    before[signal.SIGINT] = signal.default_int_handler
-    try:
-        yield ending
-    finally:
-        restore()

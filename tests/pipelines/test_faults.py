@@ -1,0 +1,278 @@
+"""A pipeline whose driver fails, is killed, is stopped, or meets another: the output has every row once, in order."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kazoo.client import KazooClient
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as sf
+
+from tidings.claims import Claim
+from tidings.cli import main
+from tidings.cluster import Cluster, connect
+from tidings.errors import PipelineFailed, PipelineHeld
+from tidings.pipelines import Pipeline
+from tidings.stages import Stage
+from tidings.stages.filter import Filter
+from tidings.stages.state import State
+from tidings.streams import Stream
+from tidings.testing import check_log, eventually, held, make_updates, read_table
+from tidings_connectors.delta import DeltaLog
+
+from .conftest import Make
+
+EVERYTHING = Filter(filter="object exists")
+COUNTS = pa.schema([("object", pa.string()), ("seen", pa.int64())])
+PROGRAM = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
+PATIENCE = 120.0
+
+
+class Numbered(Stage):
+    """Numbers the updates of an object, across batches: its output depends on its table, and its table on the batch."""
+
+    def apply(self, batch: DataFrame, state: State) -> DataFrame:
+        counts = state.table("counts", COUNTS)
+        known = batch.sparkSession.createDataFrame(counts.read())
+        number = sf.row_number().over(Window.partitionBy("object").orderBy("seq"))
+        rows = batch.join(sf.broadcast(known), "object", "left")
+        rows = rows.withColumn("version", (sf.coalesce("seen", sf.lit(0)) + number).cast("long")).drop("seen")
+        counts.merge(rows.groupBy("object").agg(sf.max("version").alias("seen")), ["object"])
+        return rows
+
+
+def dying(what: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
+    """The function, but it fails: before it does anything, or after it has done all."""
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        if after:
+            what(*arguments, **options)
+        raise OSError("the driver dies here")
+
+    return fail
+
+
+@pytest.mark.parametrize("where", ["append", "commit"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_driver_that_dies_at_any_step_of_a_batch_leaves_nothing_lost_or_repeated(
+    spark: SparkSession,
+    contacts: Stream,
+    copies: Stream,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    after: bool,
+) -> None:
+    contacts.writable_log.append(make_updates(40, objects=5))
+    make(stage=Numbered()).run(spark, once=True)
+    contacts.writable_log.append(make_updates(30, objects=5, seed=1))
+    with monkeypatch.context() as broken:
+        target: Any = DeltaLog if where == "append" else State
+        broken.setattr(target, where, dying(getattr(target, where), after=after))
+        with pytest.raises(PipelineFailed, match="the driver dies here"):
+            make(stage=Numbered()).run(spark, once=True)
+    contacts.writable_log.append(make_updates(20, objects=5, seed=2))
+    pipeline = make(stage=Numbered())
+    pipeline.run(spark, once=True)
+    numbers: dict[str, list[int]] = {}
+    for row in held(copies.log).to_pylist():
+        numbers.setdefault(row["object"], []).append(row["version"])
+    assert sum(map(len, numbers.values())) == 90
+    assert all(found == list(range(1, len(found) + 1)) for found in numbers.values())
+    counts = {row["object"]: row["seen"] for row in read_table(pipeline.tables, "counts")}
+    assert counts == {name: len(found) for name, found in numbers.items()}
+
+
+# Who may run it
+
+
+def test_a_second_driver_is_refused_and_told_who_holds_the_pipeline(
+    spark: SparkSession, cluster: Cluster, make: Make
+) -> None:
+    with make(stage=EVERYTHING).start(spark):
+        held_by = rf"process {os.getpid()} on {socket.gethostname()} has it since 20\d\d-.*Z; stop that one first"
+        with (
+            pytest.raises(PipelineHeld, match=rf"pipeline 'p' runs already: {held_by}"),
+            connect(cluster.address) as own,
+        ):
+            Claim(own.coordination, "p")
+        holder = cluster.coordination.read("pipelines", "p")
+        assert holder is not None
+        assert holder["pid"] == os.getpid()
+    assert cluster.coordination.read("pipelines", "p") is None
+
+
+def test_a_claim_of_a_process_of_this_machine_that_died_is_waited_for(cluster: Cluster) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    left = connect(cluster.address)
+    holder = {"host": socket.gethostname(), "pid": process.pid, "since": "just now", "session_timeout": 10.0}
+    left.coordination.create(holder, "pipelines", "p", ephemeral=True)
+    ending = threading.Timer(1.0, left.close)  # as ZooKeeper ends a session that is not heard of
+    ending.start()
+    claim = Claim(cluster.coordination, "p")
+    assert claim.valid()
+    claim.release()
+    ending.join()
+
+
+def expire(cluster: Cluster) -> None:
+    """End the session of this cluster as ZooKeeper does when it hears nothing."""
+    twin = KazooClient(cluster.coordination.hosts, client_id=cluster.coordination.client.client_id)
+    twin.start()
+    twin.stop()
+    twin.close()
+
+
+def test_a_lost_session_ends_the_pipeline_and_another_driver_goes_on(
+    spark: SparkSession, cluster: Cluster, contacts: Stream, copies: Stream, make: Make, tmp_path: Path
+) -> None:
+    contacts.writable_log.append(make_updates(10))
+    run = make(stage=EVERYTHING).start(spark)
+    eventually(lambda: len(held(copies.log)) == 10)
+    expire(cluster)
+    with pytest.raises(PipelineFailed, match="the session with ZooKeeper was lost, and another process may run"):
+        run.wait(PATIENCE)
+    contacts.writable_log.append(make_updates(10, seed=1))
+    with connect(cluster.address) as other:
+        claim = Claim(other.coordination, "p")
+        run.stop()  # lets go of nothing that is another's
+        assert other.coordination.read("pipelines", "p") is not None
+        claim.release()
+        pipeline = Pipeline(
+            other, "p", input="contacts", stage=EVERYTHING, output="copies", storage=tmp_path / "storage"
+        )
+        pipeline.run(spark, once=True)
+    assert len(held(copies.log)) == 20
+
+
+# Processes that are killed and stopped
+
+SPEC = """
+streams:
+  contacts: {shards: 3, log: delta:data/contacts}
+  copies: {shards: 2, log: delta:data/copies}
+pipelines:
+  copy: {input: contacts, stage: map, options: {set: {attributes.by: {constant: copy}}}, output: copies}
+"""
+
+
+class Project:
+    """A folder with the file above, its cluster, updates that come all the time, and drivers."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.folder = folder
+        self.contacts = cluster.stream("contacts")
+        self.copies = cluster.stream("copies")
+        self.drivers: list[subprocess.Popen[bytes]] = []
+        self._stop = threading.Event()
+        self._load = threading.Thread(target=self._publish, daemon=True)
+        self._load.start()
+
+    def driver(self, *arguments: str) -> subprocess.Popen[bytes]:
+        log = open(self.folder / "driver.log", "ab")  # noqa: SIM115 - the process has it
+        command = [*PROGRAM, "run", "--session-timeout", "4", *arguments]
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        log.close()
+        self.drivers.append(process)
+        return process
+
+    def written(self) -> int:
+        return sum(bounds.head.seq + 1 for bounds in self.copies.log.bounds().values())
+
+    def grows(self, by: int) -> None:
+        target = self.written() + by
+        eventually(lambda: self.written() >= target, timeout=PATIENCE)
+
+    def finish(self) -> None:
+        """End the load, process all there is, and compare."""
+        self._stop.set()
+        self._load.join()
+        driver = self.driver("--once")
+        assert driver.wait(PATIENCE) == 0, (self.folder / "driver.log").read_text()
+
+        def sequences(stream: Stream) -> dict[str, list[bytes]]:
+            found: dict[str, list[bytes]] = {}
+            for row in held(stream.log).to_pylist():
+                found.setdefault(row["object"], []).append(row["payload"])
+            return found
+
+        assert sequences(self.copies) == sequences(self.contacts)
+        check_log(self.copies.log, 2)
+
+    def close(self) -> None:
+        self._stop.set()
+        self._load.join()
+        for driver in self.drivers:
+            if driver.poll() is None:
+                os.killpg(driver.pid, signal.SIGKILL)
+                driver.wait()
+
+    def _publish(self) -> None:
+        seed = 0
+        while not self._stop.wait(0.03):
+            self.contacts.writable_log.append(make_updates(10, seed=seed, objects=20))
+            seed += 1
+
+
+@pytest.fixture
+def project(zookeeper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER", f"{zookeeper}/{uuid.uuid4()}")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tidings.yml").write_text(SPEC)
+    assert main(["apply"]) == 0
+    with connect(os.environ["TIDINGS_ZOOKEEPER"]) as cluster:
+        own = Project(cluster, tmp_path)
+        yield own
+        own.close()
+
+
+@pytest.mark.slow
+def test_drivers_that_are_killed_in_the_midst_of_a_run_lose_and_repeat_nothing(project: Project) -> None:
+    rng = random.Random(7)
+    for number in range(3):
+        driver = project.driver()
+        project.grows(by=rng.randrange(1, 300))
+        if number == 0:
+            driver.kill()  # Spark's own process ends by itself when its driver is gone
+        else:
+            os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()
+    project.finish()
+
+
+@pytest.mark.slow
+def test_a_driver_that_was_stopped_ends_when_it_goes_on_beside_another(project: Project) -> None:
+    first = project.driver()
+    project.grows(by=20)
+    second = project.driver()
+    assert second.wait(PATIENCE) == 1
+    log = project.folder / "driver.log"
+    assert f"error: pipeline 'copy' runs already: process {first.pid} on {socket.gethostname()}" in log.read_text()
+    os.kill(first.pid, signal.SIGSTOP)
+    eventually(lambda: project.cluster.coordination.read("pipelines", "copy") is None, timeout=30)
+    third = project.driver()
+    project.grows(by=100)
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.wait(PATIENCE) == 1
+    told = log.read_text()
+    assert "error: pipeline 'copy' failed: " in told
+    assert "Traceback" not in told
+    project.grows(by=20)
+    assert third.poll() is None
+    third.send_signal(signal.SIGTERM)
+    assert third.wait(PATIENCE) == 143
+    project.finish()
