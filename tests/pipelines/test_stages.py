@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -316,3 +317,21 @@ def test_a_table_is_read_as_it_was_before_the_batch(spark: SparkSession, tmp_pat
     assert State(tmp_path, "app", 0).table("t", COUNTS).read().num_rows == 0
     assert [row["object"] for row in State(tmp_path, "app", 1).table("t", COUNTS).scan(spark).collect()] == ["a"]
     assert State(tmp_path, "app", 1).table("other", COUNTS).scan(spark).count() == 0
+
+
+def test_a_table_that_is_written_for_long_keeps_few_files(tmp_path: Path) -> None:
+    from deltalake import DeltaTable
+
+    commits = 70
+    for batch_id in range(commits):
+        state = State(tmp_path, "app", batch_id)
+        state.table("t", COUNTS).replace(pa.table({"object": ["a"], "seen": [batch_id]}, COUNTS))
+        state.commit()
+        for path in tmp_path.rglob("*"):  # as if a batch came every two hours
+            if path.is_file():
+                age = path.stat().st_mtime - 7200
+                os.utime(path, (age, age))
+    table = DeltaTable(tmp_path / "t")
+    assert table.version() == commits
+    assert State(tmp_path, "app", commits - 1).table("t", COUNTS).read()["seen"].to_pylist() == [commits - 2]
+    assert len(list((tmp_path / "t" / "_delta_log").glob("*.json"))) < 2 * 16 + 2

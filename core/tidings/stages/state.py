@@ -17,12 +17,16 @@ from tidings.coordination import check_name
 from tidings.errors import InvalidOption, LogUnavailable
 
 if TYPE_CHECKING:
-    from deltalake import CommitProperties, DeltaTable
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
 ATTEMPTS = 20  # of a commit that other writers of the table come before
 UPKEEP = 16  # versions between two clean-ups
 KEPT_HOURS = 1  # readers that have just begun still find the files of the version that they read
+CONFIGURATION = {
+    "delta.logRetentionDuration": f"interval {KEPT_HOURS} hours",
+    "delta.deletedFileRetentionDuration": f"interval {KEPT_HOURS} hours",
+}
 
 
 class State:
@@ -104,9 +108,7 @@ class Table:
 
         found = self._rows(rows)
         if len(found) or mode == "overwrite":
-            self._commit(
-                lambda table, properties: write_deltalake(table, found, mode=mode, commit_properties=properties)
-            )
+            self._commit(lambda table, properties: write_deltalake(table, found, mode=mode, **properties))
 
     def _merge(self, rows: DataFrame | pa.Table, key: Sequence[str], update_if: str) -> None:
         found = self._rows(rows)
@@ -116,8 +118,8 @@ class Table:
         # Values, and not only the equality above, are what delta-rs tells by which files it need not read.
         within = [f"old.{name} in ({_listed(found[name])})" for name in self._partition_by]
 
-        def merge(table: DeltaTable, properties: CommitProperties) -> None:
-            merger = table.merge(found, " and ".join([*same, *within]), "new", "old", commit_properties=properties)
+        def merge(table: DeltaTable, properties: dict[str, Any]) -> None:
+            merger = table.merge(found, " and ".join([*same, *within]), "new", "old", **properties)
             merger.when_matched_update_all(update_if).when_not_matched_insert_all().execute()
 
         self._commit(merge)
@@ -126,22 +128,32 @@ class Table:
         found = rows if isinstance(rows, pa.Table) else rows.toArrow()
         return found.select(self.schema.names).cast(self.schema)
 
-    def _commit(self, write: Callable[[DeltaTable, CommitProperties], None]) -> None:
-        from deltalake import CommitProperties, DeltaTable, Transaction
+    def _commit(self, write: Callable[[DeltaTable, dict[str, Any]], None]) -> None:
+        from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
+        properties = {
+            "commit_properties": CommitProperties(
+                max_commit_retries=0, app_transactions=[Transaction(self._app, self._batch_id)]
+            ),
+            "post_commithook_properties": PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
+        }
         partitions = list(self._partition_by) or None
         for _ in range(ATTEMPTS):
-            table = DeltaTable.create(self.folder, self.schema, "ignore", partition_by=partitions)
+            table = DeltaTable.create(
+                self.folder, self.schema, "ignore", partition_by=partitions, configuration=CONFIGURATION
+            )
             if self._done(table):
                 return
-            stamp = Transaction(self._app, self._batch_id)
+            # Before the write and not after it: of what was, a repeated batch needs the version that is newest now.
+            if table.version() and table.version() % UPKEEP == 0:
+                table.create_checkpoint()
+                table.cleanup_metadata()
+                table.vacuum(KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
             try:
-                write(table, CommitProperties(max_commit_retries=0, app_transactions=[stamp]))
+                write(table, properties)
             except CommitFailedError:
                 continue
-            if table.version() % UPKEEP == 0:
-                table.vacuum(KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
             return
         raise LogUnavailable(f"other writers kept the table in {self.folder} busy: a pipeline's tables are its own")
 
