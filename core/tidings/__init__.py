@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from tidings.cluster import Cluster, connect
     from tidings.datamarkers import Datamarker
     from tidings.flows import Flow
+    from tidings.handlers import Handler
     from tidings.positions import Bounds, Position, Positions
     from tidings.producers import AsyncProducer, Producer
     from tidings.publisher import Publisher
     from tidings.streams import Stream
-    from tidings.subscriber import Handler, Subscriber
+    from tidings.subscriber import Subscriber
     from tidings.updates import Update
 
 __version__ = "0.1.0"
@@ -39,7 +40,7 @@ _HOMES = {
     "AsyncProducer": "producers",
     "Producer": "producers",
     "Stream": "streams",
-    "Handler": "subscriber",
+    "Handler": "handlers",
     "Subscriber": "subscriber",
     "Publisher": "publisher",
     "Flow": "flows",

@@ -14,6 +14,8 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,12 +79,14 @@ class Coordination:
         self.hosts, self.root = split_address(address)
         self.address = self.hosts + self.root
         self.session_timeout = session_timeout
+        """Seconds; once a session is there, what ZooKeeper has granted, which may be less than was asked for."""
         self._client = KazooClient(
             hosts=self.hosts,
             timeout=session_timeout,
             auth_data=[("digest", credentials)] if credentials else None,
             default_acl=[*CREATOR_ALL_ACL, *READ_ACL_UNSAFE] if credentials else None,
         )
+        self._note_granted_timeout()
         try:
             self._client.start(timeout)
         except KazooTimeoutError:
@@ -99,6 +103,11 @@ class Coordination:
     def client(self) -> KazooClient:
         """The kazoo client, for recipes; paths given to it start with `root`."""
         return self._client
+
+    @property
+    def afterlife(self) -> float:
+        """How many seconds ZooKeeper may take to notice that a process with a session like this one has died."""
+        return 1.2 * self.session_timeout + 3.0
 
     def ping(self) -> None:
         """Ask something of ZooKeeper, and wait for the answer."""
@@ -125,6 +134,26 @@ class Coordination:
                 return False
         return True
 
+    def claim(self, value: dict[str, Any], *parts: str, patience: float = 0.0, again: bool = False) -> bool:
+        """Put an ephemeral value where only one may be; False if there is one that does not go.
+
+        It may be that of a process which died a moment ago: so long a wait is `patience`. With `again`, what this very
+        session has put there is ours: the connection may break between a deed and its answer.
+        """
+        deadline = time.monotonic() + patience
+        while not self.create(value, *parts, ephemeral=True):
+            gone = threading.Event()
+            with self.speaking():
+                there = self._client.exists(self.path(*parts), watch=lambda _, gone=gone: gone.set())
+            ours = there is not None and there.owner_session_id == self._client.client_id[0]
+            if ours and again:
+                self.write(value, *parts)
+            if ours:
+                return again
+            if there is not None and not gone.wait(max(0.0, deadline - time.monotonic())):
+                return False
+        return True
+
     def write(self, value: dict[str, Any], *parts: str) -> None:
         """Put a value, whether there is one or not."""
         if not self.create(value, *parts):
@@ -143,10 +172,23 @@ class Coordination:
                 return False
         return True
 
+    def create_path(self, *parts: str) -> None:
+        """Make sure that there is a place, to put others below."""
+        with self.speaking():
+            self._client.ensure_path(self.path(*parts))
+
     def clear(self, *parts: str) -> None:
         """Take the value away, and leave the place with all below it."""
         with self.speaking():
             self._client.set(self.path(*parts), b"")
+
+    def prune(self, *parts: str) -> None:
+        """Delete this place if it has no value, and nothing below it but places without any."""
+        with self.speaking(), contextlib.suppress(NoNodeError, NotEmptyError):
+            if self.read(*parts) is None:
+                for name in self.children(*parts):
+                    self._client.delete(self.path(*parts, name))
+                self._client.delete(self.path(*parts))
 
     def delete(self, *parts: str) -> bool:
         """Delete this place with all below it; False if it is not there."""
@@ -172,6 +214,18 @@ class Coordination:
         """End the session: what it holds is let go at once."""
         self._client.stop()
         self._client.close()
+
+    def _note_granted_timeout(self) -> None:
+        """Learn what ZooKeeper grants; kazoo hears it at each connection, and keeps two thirds of it to itself."""
+        connection = self._client._connection
+        connect = connection._connect
+
+        def noting(*arguments: Any) -> tuple[float, float]:
+            read_timeout, connect_timeout = connect(*arguments)
+            self.session_timeout = read_timeout * 1.5 / 1000
+            return read_timeout, connect_timeout
+
+        connection._connect = noting
 
     def _read(self, *parts: str) -> tuple[dict[str, Any] | None, int]:
         with self.speaking():

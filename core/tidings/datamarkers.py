@@ -6,6 +6,7 @@ import datetime as dt
 from dataclasses import dataclass
 from typing import Any
 
+from tidings.errors import InvalidPosition
 from tidings.positions import Position
 
 
@@ -29,5 +30,8 @@ class Datamarker:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Datamarker:
         """The marker that `to_json` wrote."""
-        time = dt.datetime.fromisoformat(value["time"])
-        return cls(Position.from_json(value["position"]), value["epoch"], time)
+        try:
+            time = dt.datetime.fromisoformat(value["time"])
+            return cls(Position.from_json(value["position"]), int(value["epoch"]), time)
+        except (KeyError, TypeError, ValueError):
+            raise InvalidPosition(f"{value!r} is no datamarker") from None

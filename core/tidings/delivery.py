@@ -13,6 +13,7 @@ not of the flow's newest epoch and turn, and a publisher leaves answers to an ea
 | `loss` | the log does not hold these positions any more |
 | `skipped` | so many updates were too old for a realtime application |
 | `close` | the flow ends here; answered by `closed` |
+| `ping` | answered by `pong`, by a subscriber that is there |
 
 | from the subscriber | |
 | --- | --- |
@@ -20,6 +21,7 @@ not of the flow's newest epoch and turn, and a publisher leaves answers to an ea
 | `done` | all up to this position is processed: there is room for more |
 | `ack` | the answer to `token` |
 | `parked` | the handler failed again and again |
+| `pong` | the answer to `ping` |
 | `bye` | the subscriber leaves: end the exchange |
 """
 
@@ -28,7 +30,10 @@ from __future__ import annotations
 import json
 import logging
 import queue
+import re
+import ssl
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,13 +57,16 @@ logger = logging.getLogger(__name__)
 class Security:
     """How publishers and subscribers know each other: a shared token, and TLS.
 
-    A subscriber has `certificate` and `key` (PEM files); a publisher has `authority`, the certificate that signed them.
+    A publisher shows `token`, and a subscriber lets in who shows it, or one of those `accepted` beside it while a new
+    token is rolled out. A subscriber has `certificate` and `key` (PEM files); a publisher has `authority`, the
+    certificate that signed them.
     """
 
     token: str | None = None
     certificate: Path | None = None
     key: Path | None = None
     authority: Path | None = None
+    accepted: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if (self.certificate is None) != (self.key is None):
@@ -66,6 +74,18 @@ class Security:
         for path in (self.certificate, self.key, self.authority):
             if path is not None and not Path(path).is_file():
                 raise InvalidOption(f"there is no file {path}, which TLS needs")
+        if self.certificate is not None:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+            except (ssl.SSLError, OSError) as error:
+                raise InvalidOption(
+                    f"{self.certificate} and {self.key} are no certificate and its key: {error.strerror or error}"
+                ) from None
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """All tokens that let a publisher in; none if everybody is."""
+        return (self.token, *self.accepted) if self.token else self.accepted
 
     def __repr__(self) -> str:
         return f"Security(token={'…' if self.token else None}, certificate={self.certificate})"
@@ -114,6 +134,8 @@ class Connection:
         self._outgoing: queue.SimpleQueue[tuple[Message, pa.RecordBatch | None] | None] = queue.SimpleQueue()
         self._broken = threading.Event()
         self._fault = ""
+        self._heard = self._pinged = time.monotonic()
+        self._reader: Any = None
         self._thread = threading.Thread(target=self._run, name=f"tidings-send-{self.subscriber}", daemon=True)
         self._thread.start()
 
@@ -130,6 +152,18 @@ class Connection:
         """Send what is queued, and end."""
         self._outgoing.put(None)
 
+    def beat(self, patience: float) -> None:
+        """Ask for a sign of life if none has come for a while; break off if none came for three times `patience`.
+
+        A handler may take its time: it is not the handler that answers.
+        """
+        now = time.monotonic()
+        if self._reader is not None and now - self._heard > 3 * patience:
+            self._break_off(f"it has not answered for {now - self._heard:.0f} s")
+        elif now - max(self._heard, self._pinged) > patience / 2:
+            self._pinged = now
+            self.send({"t": "ping"})
+
     def _run(self) -> None:
         scheme = "grpc+tls" if self._security.authority else "grpc"
         # What a subscriber says is short; more than that is not read into memory to find out.
@@ -141,7 +175,7 @@ class Connection:
                 self._exchange(client)
             reason = self._fault or "closed"
         except (pa.ArrowException, OSError, ValueError) as error:
-            reason = self._fault or _first_line(error)
+            reason = self._fault or explain(error)
         self._broken.set()
         self._on_broken(self, reason)
 
@@ -149,6 +183,7 @@ class Connection:
         headers = [(b"authorization", f"Bearer {self._security.token}".encode())] if self._security.token else []
         descriptor = flight.FlightDescriptor.for_command(json.dumps(self._hello).encode())
         writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(headers=headers))
+        self._heard, self._reader = time.monotonic(), reader
         listener = threading.Thread(
             target=self._listen, args=(reader,), name=f"tidings-hear-{self.subscriber}", daemon=True
         )
@@ -169,16 +204,39 @@ class Connection:
     def _listen(self, reader: Any) -> None:
         try:
             while (message := decode(reader.read_chunk().app_metadata))["t"] != "bye":
-                self._on_message(self, message)
+                self._heard = time.monotonic()
+                if message["t"] != "pong":
+                    self._on_message(self, message)
         except StopIteration:
             pass
         except Exception as error:  # noqa: BLE001 - whatever a peer can bring about must not leave us deaf
-            self._fault = _first_line(error)
-            logger.warning("subscriber %s: %s", self.subscriber, self._fault)
-            reader.cancel()  # the sender may be waiting for a peer that reads nothing
+            self._break_off(explain(error))
         self._broken.set()
         self._outgoing.put(None)
 
+    def _break_off(self, reason: str) -> None:
+        if not self._fault:
+            self._fault = reason
+            logger.warning("subscriber %s: %s", self.subscriber, reason)
+        self._reader.cancel()  # the sender may be waiting for a peer that reads nothing
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:500]
+
+_REASONS = (
+    (re.compile(r"certificate verify failed: ([^.]+)"), r"its certificate is not signed by whom we trust (\1)"),
+    (re.compile(r"Peer name (\S+) is not in peer certificate"), r"its certificate is not for \1"),
+    (re.compile(r"wrong version number"), "it does not speak TLS, and we do"),
+    (re.compile(r"failed to connect.*: Socket closed"), "it hung up at once; perhaps it speaks TLS, and we do not"),
+    (re.compile(r"Connection refused"), "nothing listens at its address"),
+    (re.compile(r"(?:with message: )?(.*?)(?:\. Detail: .*|\. gRPC client debug.*)?"), r"\1"),
+)
+
+
+def explain(error: Exception) -> str:
+    """Why an exchange has failed, in a sentence for operators."""
+    if isinstance(error, flight.FlightUnauthenticatedError):
+        return "it does not accept our token: both sides need the same one"
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    pattern, reason = next(pair for pair in _REASONS if pair[0].search(first))
+    found = pattern.fullmatch(first) or pattern.search(first)
+    assert found is not None  # the last one matches everything
+    return found.expand(reason)[:500]

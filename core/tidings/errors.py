@@ -59,6 +59,10 @@ class SubscriberExists(TidingsError):
     """A subscriber of that id is running already."""
 
 
+class PublisherExists(TidingsError):
+    """A publisher of that name is running already."""
+
+
 class DeliveryFailed(TidingsError):
     """A subscriber could not be sent what was due."""
 

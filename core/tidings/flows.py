@@ -4,7 +4,7 @@
 /<root>/flows/<app>/<stream>/<shard>/epoch       its data version is the epoch
 /<root>/flows/<app>/<stream>/<shard>/owner       ephemeral: the publisher that sends the flow
 /<root>/flows/<app>/<stream>/<shard>/datamarker  position, epoch, time
-/<root>/flows/<app>/<stream>/<shard>/subscriber  which subscriber holds the flow, since which epoch; parked, and why
+/<root>/flows/<app>/<stream>/<shard>/subscriber  which subscriber holds the flow, since which epoch; what is wrong
 /<root>/flows/<app>/<stream>/<shard>/control     the operator's word
 ```
 """
@@ -29,10 +29,10 @@ from tidings.positions import Bounds, Position, Positions
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
 
-State = Literal["unassigned", "waiting", "running", "parked"]
+State = Literal["unassigned", "waiting", "failing", "running", "parked"]
 READ_TOGETHER = 256  # shards whose next updates are read at once
 ROOM = 16  # for updates that come in while they are read
-_NODES = ("epoch", "owner", "datamarker", "subscriber")
+NODES = ("epoch", "owner", "datamarker", "subscriber")
 
 
 class Flow(NamedTuple):
@@ -63,8 +63,9 @@ class FlowStatus:
     | --- | --- |
     | `unassigned` | no publisher owns the flow |
     | `waiting` | a publisher owns it, and no running subscriber holds it |
+    | `failing` | a running subscriber should have it, and cannot be reached, or refuses it, for this `reason` |
     | `running` | a publisher owns it, and sends it to a running subscriber |
-    | `parked` | the subscriber's handler failed again and again, for this `reason`; nothing is sent |
+    | `parked` | it cannot go on, for this `reason`: a handler that failed again and again, say; nothing is sent |
     """
 
     flow: Flow
@@ -133,7 +134,7 @@ def _subscribers(application: str) -> tuple[str, str, str]:
 def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, _Record]:
     """Ask for everything before waiting for the first answer: thousands of flows take one round trip or two."""
     with tree.speaking():
-        asked = {flow: {name: tree.client.get_async(tree.path(*flow.place, name)) for name in _NODES} for flow in flows}
+        asked = {flow: {name: tree.client.get_async(tree.path(*flow.place, name)) for name in NODES} for flow in flows}
         found = {flow: {name: _answer(one) for name, one in nodes.items()} for flow, nodes in asked.items()}
     records = {}
     for flow, nodes in found.items():
@@ -237,12 +238,14 @@ def _ages(log: Log, stands: dict[int, Position]) -> dict[tuple[int, Position], f
 def _status(flow: Flow, record: _Record, live: set[str], log: _Reading) -> FlowStatus:
     owner, holder, marker = record.owner or {}, record.holder or {}, record.datamarker
     current = bool(owner) and holder.get("epoch") == record.epoch and holder.get("id") in live
-    reason = holder.get("parked") if current else None
-    state: State = "unassigned" if not owner else "waiting" if not current else "parked" if reason else "running"
+    state: State = "unassigned"
+    if owner:
+        troubles: tuple[tuple[str, State], ...] = (("parked", "parked"), ("trouble", "failing"))
+        state = next((name for key, name in troubles if holder.get(key)), "running") if current else "waiting"
     return FlowStatus(
         flow,
         state,
-        reason,
+        (holder.get("parked") or holder.get("trouble")) if current else None,
         owner.get("publisher"),
         owner.get("host"),
         owner.get("pid"),

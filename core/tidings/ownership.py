@@ -1,9 +1,9 @@
 """Who sends a flow: one publisher at a time, each with a larger epoch than the one before.
 
-*Taking* a flow is one transaction: bump `epoch`, create `owner`. `owner` is ephemeral, so it goes with its session, and
-it cannot be created twice. The data version of `epoch` after the transaction is the owner's epoch. Everything an owner
-writes afterwards checks that version in the same transaction, so an owner that was replaced changes nothing, however
-long it slept.
+*Taking* a flow is one transaction: bump `epoch`, create `owner`, put a `datamarker` if the flow has none. `owner` is
+ephemeral, so it goes with its session, and it cannot be created twice. The data version of `epoch` after the
+transaction is the owner's epoch. Everything an owner writes afterwards checks that version in the same transaction, so
+an owner that was replaced changes nothing, however long it slept.
 
 What an owner may do in each state of its ZooKeeper session:
 
@@ -21,15 +21,17 @@ its lease expired before it finds anything else out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import xxhash
 from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, NoNodeError
 
-from tidings.coordination import Coordination, encode
-from tidings.flows import Flow
+from tidings.coordination import Coordination, decode, encode
+from tidings.datamarkers import Datamarker
+from tidings.flows import NODES, Flow
+from tidings.positions import Position
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,15 @@ def _weight(member: str, flow: Flow) -> int:
     return xxhash.xxh64_intdigest(f"{member}\0{flow}".encode())
 
 
+class Taken(NamedTuple):
+    """A flow that was taken: its epoch, where it goes on, where it stood before, and which subscriber held it."""
+
+    epoch: int
+    position: Position
+    before: Position | None
+    holder: str | None
+
+
 class Ownership:
     """Takes and releases flows for one publisher, through one ZooKeeper session."""
 
@@ -78,66 +89,90 @@ class Ownership:
         self._coordination = coordination
         self._member = member
 
-    def take(self, flow: Flow, record: dict[str, Any]) -> int | None:
-        """Become the owner and return the epoch, or None if the flow has an owner."""
-        tree = self._coordination
-        record = {"publisher": self._member, **record}
+    def take(
+        self, flow: Flow, record: dict[str, Any], start: Callable[[Position | None], Position], defined: int = -1
+    ) -> Taken | None:
+        """Become the owner, in one transaction; None if the flow has an owner, or its application was dropped.
+
+        `start` says where the flow goes on, given its datamarker, or begins, given None. That is written with the
+        ownership: if we die before the first acknowledgement, the next owner must not start later. `defined` is the
+        version of the application's definition; with a newer one the flow is not taken, but looked at again.
+        """
+        tree, place = self._coordination, {name: self._coordination.path(*flow.place, name) for name in NODES}
         with tree.speaking():
-            if not tree.client.exists(tree.path(*flow.place, "epoch")):
-                tree.create({}, *flow.place, "epoch")
-            transaction = tree.client.transaction()
-            transaction.set_data(tree.path(*flow.place, "epoch"), encode({}))
-            transaction.create(tree.path(*flow.place, "owner"), encode(record), ephemeral=True)
-            results = transaction.commit()
-        failure = next((result for result in results if isinstance(result, KazooException)), None)
-        if failure is None:
-            return int(results[0].version)
-        if any(isinstance(result, NodeExistsError | NoNodeError) for result in results):
-            return None  # another one was first, or the application was dropped
-        with tree.speaking():
-            raise failure
+            asked = {name: tree.client.get_async(path) for name, path in place.items()}
+            found = {name: _answer(one, tree.session_timeout) for name, one in asked.items()}
+        if found["owner"] is not None and not self._disown(flow, found["owner"][1]):
+            return None
+        known = decode(place["datamarker"], found["datamarker"][0]) if found["datamarker"] else None
+        before = Datamarker.from_json(known).position if known else None
+        position = start(before)
+        epoch = found["epoch"][1].version + 1 if found["epoch"] else 1
+        transaction = tree.client.transaction()
+        transaction.check(tree.path("applications", flow.application), defined)
+        if not found["epoch"]:
+            tree.create_path(*flow.place)
+            transaction.create(place["epoch"], encode({}))
+        transaction.set_data(place["epoch"], encode({}), epoch - 1)
+        transaction.create(place["owner"], encode({"publisher": self._member, **record}), ephemeral=True)
+        marker = encode(Datamarker.now(position, epoch).to_json())
+        if not found["datamarker"]:
+            transaction.create(place["datamarker"], marker)
+        elif position != before:
+            transaction.set_data(place["datamarker"], marker)
+        if not found["subscriber"]:
+            transaction.create(place["subscriber"], b"")
+        holder = decode(place["subscriber"], found["subscriber"][0]) if found["subscriber"] else None
+        return (
+            Taken(epoch, position, before, holder["id"] if holder else None)
+            if self._done(transaction.commit_async())
+            else None
+        )
 
     def release(self, flow: Flow, epoch: int) -> bool:
         """Stop being the owner; False if that was over already."""
         transaction = self._coordination.client.transaction()
         transaction.check(self._coordination.path(*flow.place, "epoch"), epoch)
         transaction.delete(self._coordination.path(*flow.place, "owner"))
-        return self._done(transaction)
+        return self._done(transaction.commit_async())
 
-    def disown(self, flow: Flow) -> bool:
+    def write(self, flow: Flow, epoch: int, name: str, value: dict[str, Any]) -> bool:
+        """Write one of the flow's nodes; False, and nothing changed, if the epoch is over."""
+        return self.begin_write(flow, epoch, name, value)()
+
+    def begin_write(self, flow: Flow, epoch: int, name: str, value: dict[str, Any]) -> Callable[[], bool]:
+        """The same, begun: what is returned waits for the end of it."""
+        transaction = self._coordination.client.transaction()
+        transaction.check(self._coordination.path(*flow.place, "epoch"), epoch)
+        transaction.set_data(self._coordination.path(*flow.place, name), encode(value))
+        pending = transaction.commit_async()
+        return lambda: self._done(pending)
+
+    def _disown(self, flow: Flow, stat: Any) -> bool:
         """Delete an `owner` of this very session, which its taker knows nothing of; False if it is another's.
 
         So it is when ZooKeeper took the transaction, and the connection broke before the answer came. Only for flows
         that are not being sent.
         """
-        path = self._coordination.path(*flow.place, "owner")
-        with self._coordination.speaking():
-            stat = self._coordination.client.exists(path)
-            if stat is not None and stat.owner_session_id == self._coordination.client.client_id[0]:
-                self._coordination.delete(*flow.place, "owner")
-                return True
-        return stat is None
+        if stat.owner_session_id != self._coordination.client.client_id[0]:
+            return False
+        self._coordination.delete(*flow.place, "owner")
+        return True
 
-    def write(self, flow: Flow, epoch: int, name: str, value: dict[str, Any]) -> bool:
-        """Write one of the flow's nodes; False, and nothing changed, if the epoch is over."""
-        tree = self._coordination
-        path = tree.path(*flow.place, name)
-        with tree.speaking():
-            there = tree.client.exists(path)
-        transaction = tree.client.transaction()
-        transaction.check(tree.path(*flow.place, "epoch"), epoch)
-        if there:
-            transaction.set_data(path, encode(value))
-        else:
-            transaction.create(path, encode(value))
-        return self._done(transaction)
-
-    def _done(self, transaction: Any) -> bool:
+    def _done(self, pending: Any) -> bool:
         with self._coordination.speaking():
-            results = transaction.commit()
+            results = pending.get(timeout=self._coordination.session_timeout)
             failures = [result for result in results if isinstance(result, KazooException)]
             if not failures:
                 return True
             if any(isinstance(failure, BadVersionError | NoNodeError | NodeExistsError) for failure in failures):
                 return False
             raise failures[0]
+
+
+def _answer(asked: Any, timeout: float) -> tuple[bytes, Any] | None:
+    try:
+        found: tuple[bytes, Any] = asked.get(timeout=timeout)
+    except NoNodeError:
+        return None
+    return found

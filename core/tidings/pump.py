@@ -27,6 +27,7 @@ from tidings.flows import Flow
 from tidings.logs import Log
 from tidings.positions import Position, Positions
 from tidings.sending import Sending, State
+from tidings.streams import StreamDefinition
 
 STEP_ROWS = 50_000
 BULK_ROWS = 1_000_000  # a backlog that is worth a Spark job
@@ -79,18 +80,22 @@ class Pump:
 
     def __init__(
         self,
+        stream: StreamDefinition,
         log: Log,
         may_send: Callable[[], bool],
+        on_parked: Callable[[Sending], None],
         *,
         window_bytes: int,
         step_rows: int = STEP_ROWS,
         bulk: Bulk | None = None,
         bulk_rows: int = BULK_ROWS,
     ) -> None:
+        self.stream = stream
         self.lock = threading.RLock()
         self.flows: dict[Flow, Sending] = {}
         self._log = log
         self._may_send = may_send
+        self._on_parked = on_parked
         self._window = window_bytes
         self._step_rows = step_rows
         self._bulk = bulk
@@ -204,8 +209,7 @@ class Pump:
             with self.lock:
                 for one, turn, _ in begun:
                     if one.turn == turn and one.state is State.OPEN:
-                        one.reason = str(error)
-                        one.reset()
+                        one.fail(str(error))
             return True
         with self.lock:
             for one, turn, sent in begun:
@@ -222,7 +226,6 @@ class Pump:
             logger.warning("flow %s: %d to %d are lost", one.flow, first, last)
             one.connection.send(one.message("loss", first=[first, 0], last=[last, 0]))
             one.sent = Position(last)
-            one.lost = Position(first), Position(last)
 
     def _park(self, one: Sending, reason: str) -> None:
         """Leave a flow alone that cannot go on: its datamarker goes back by an operator's word only."""
@@ -231,6 +234,7 @@ class Pump:
                 logger.error("flow %s: %s", one.flow, reason)
                 one.reason = reason
                 one.enter(State.PARKED)
+                self._on_parked(one)
 
     def _only(self, stands: dict[int, Position]) -> Positions:
         """Positions from which a read gives rows of these shards, and of no other."""

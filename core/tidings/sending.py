@@ -5,12 +5,13 @@ IDLE --open--> OPENING --opened--> OPEN --token--> CLOSING --ack--> CLOSED_OFF -
                                      \\--parked--> PARKED
 ```
 
-A flow whose connection breaks is IDLE again, and stands at its datamarker.
+A flow whose connection breaks is IDLE again, and stands at its datamarker. It is opened again after a pause that grows.
 """
 
 from __future__ import annotations
 
 import enum
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
@@ -20,6 +21,9 @@ from tidings.delivery import Connection, Message
 from tidings.filters import Filter
 from tidings.flows import Flow
 from tidings.positions import Position
+
+PAUSE = 0.1  # seconds before a flow that failed is opened again; doubled with each further failure
+LASTING = 3  # failures in a row that operators should know of
 
 
 class State(enum.Enum):
@@ -35,16 +39,15 @@ class State(enum.Enum):
 
 @dataclass
 class Sending:
-    """A flow that this publisher owns. Guarded by its pump's lock."""
+    """A flow that this publisher owns. `lock` guards it: the one that all flows of its stream share."""
 
+    lock: threading.RLock
     flow: Flow
     epoch: int
     application: Application
     filter: Filter
     marker: Position
     """What is acknowledged and written: where the flow starts again after a fault."""
-    written: bool
-    """Whether `marker` is in ZooKeeper, or only where a flow without one begins."""
     sent: Position = field(init=False)
     """Up to where updates were sent, or left out by the filter."""
     state: State = State.IDLE
@@ -52,6 +55,13 @@ class Sending:
     """How often the flow was opened in this epoch; answers to an earlier opening are of no interest."""
     connection: Connection | None = None
     subscriber: str | None = None
+    """The holder, as ZooKeeper has it."""
+    assigned: str | None = None
+    """The holder that was written in this epoch."""
+    bound: bool = False
+    """Whether the holder may have been sent something: then nobody else gets the flow until it has let go."""
+    passed_over: int = 0
+    """Updates that a realtime application missed while nobody sent the flow, and has yet to be told of."""
     attached: bool = False
     """Whether the flow rides with the head reader; else it is caught up on its own."""
     in_flight: deque[tuple[Position, int]] = field(default_factory=deque)
@@ -65,8 +75,13 @@ class Sending:
     """Whether the ownership is to be released once the flow is closed."""
     served: float = 0.0
     """When the catch-up reader last read for it."""
-    lost: tuple[Position, Position] | None = None
+    failures: int = 0
+    """How often in a row the flow could not be opened, or broke off before anything was processed."""
+    failing_since: float = 0.0
     reason: str = ""
+    """Why the flow failed, or is parked."""
+    told: str = ""
+    """The reason as operators see it in ZooKeeper."""
 
     def __post_init__(self) -> None:
         self.sent = self.marker
@@ -80,6 +95,24 @@ class Sending:
         """A message about this flow."""
         era = {"epoch": self.epoch, "turn": self.turn}
         return {"t": kind, "stream": self.flow.stream, "shard": self.flow.shard, **era, **more}
+
+    def fail(self, reason: str) -> None:
+        """Give up this opening, for another one later."""
+        self.reason = reason[:500]
+        self.failing_since = self.failing_since if self.failures else time.monotonic()
+        self.failures += 1
+        self.reset()
+
+    def rested(self, longest: float) -> bool:
+        """Whether a flow that failed may be tried again; `longest` seconds of a pause are enough."""
+        pause = min(longest, PAUSE * 2 ** min(self.failures - 1, 16)) if self.failures else 0.0
+        return time.monotonic() - self.since >= pause
+
+    @property
+    def trouble(self) -> str:
+        """What operators should know of: why the flow is parked, or has failed again and again."""
+        lasting = self.failures >= LASTING and self.state is not State.OPEN
+        return self.reason if self.state is State.PARKED or lasting else ""
 
     def reset(self) -> None:
         """The connection is gone, and with it all that was not acknowledged."""

@@ -8,12 +8,12 @@ nothing while it cannot be sure that its own session is alive.
 from __future__ import annotations
 
 import asyncio
-import inspect
+import contextlib
 import logging
 import os
-import random
 import socket
 import threading
+import time
 import uuid
 from collections import deque
 from collections.abc import Callable
@@ -24,48 +24,24 @@ from typing import Any
 
 import pyarrow as pa
 from kazoo.protocol.states import KazooState
-from pyarrow import flight
 
 from tidings.coordination import Coordination, check_name
 from tidings.datamarkers import Datamarker
-from tidings.delivery import MAX_MESSAGE_BYTES, OPEN, PROTOCOL, Message, Security, decode, encode
-from tidings.errors import InvalidOption, SubscriberExists, TidingsError
+from tidings.delivery import OPEN, Message, Security
+from tidings.errors import SubscriberExists, TidingsError
 from tidings.flows import Flow
+from tidings.handlers import Caller
 from tidings.leases import Lease
+from tidings.loads import Meter, Peer, adjusted
 from tidings.positions import Position
-from tidings.updates import SCHEMA, to_updates
+from tidings.receiving import Reply, Server
+from tidings.updates import to_updates
 from tidings.views import View
 
+TURN = 0.05  # seconds that a flow may keep a worker while other flows wait
+LOAD_STEP = 0.05  # a load that has changed by less is not worth a write
+
 logger = logging.getLogger(__name__)
-
-
-class Handler:
-    """What an application does with its updates. Override what you need; each method may also be `async`.
-
-    A method that raises is called again, with pauses that grow; if that does not help the flow is parked, where
-    operators see it, and nothing at or after the failing update is acknowledged.
-    """
-
-    def on_shard_notice(self, flow: Flow) -> Any:
-        """A flow begins here. It may begin with updates that were seen before."""
-
-    def on_batch(self, rows: pa.RecordBatch) -> Any:
-        """The next updates of one flow, in order; the schema's metadata names `stream`, `shard` and `epoch`."""
-
-    def on_update(self, update: Any) -> Any:
-        """The next update of a flow. Not called if `on_batch` is overridden."""
-
-    def on_token(self, flow: Flow, datamarker: Datamarker) -> Any:
-        """All up to here was processed. Returning acknowledges it: make durable what must be, first."""
-
-    def on_data_loss(self, flow: Flow, first: Position, last: Position) -> Any:
-        """The log does not hold these positions any more; what they were is lost to this flow."""
-
-    def on_skipped(self, flow: Flow, count: int) -> Any:
-        """So many updates were too old for a realtime application."""
-
-    def on_flow_closed(self, flow: Flow) -> Any:
-        """The flow has left this subscriber."""
 
 
 Era = tuple[int, int]
@@ -80,11 +56,13 @@ class _Held:
 
     flow: Flow
     era: Era = NO_ERA
-    reply: Callable[[Message], None] = lambda message: None
-    todo: deque[tuple[Era, Message, pa.RecordBatch | None, Callable[[Message], None]]] = field(default_factory=deque)
+    reply: Reply = lambda message: None
+    todo: deque[tuple[Era, Message, pa.RecordBatch | None, Reply]] = field(default_factory=deque)
     running: bool = False
     open: bool = False
     parked: bool = False
+    attended: bool = False
+    """Whether the exchange on which the flow was opened is still there."""
 
 
 class Subscriber:
@@ -96,6 +74,7 @@ class Subscriber:
     | `id` | made up | names this instance; no two may have one id at a time |
     | `capacity` | 1 | its share of the flows, beside other subscribers' |
     | `workers` | 1 | how many flows are processed at once |
+    | `load_interval` | 10 | seconds between looks at the load, by which flows are shared with `balance="zookeeper"` |
     | `retries` | 5 | how often a callback that raises is called again before its flow is parked |
     | `security` | none | a shared token, and TLS |
     """
@@ -112,30 +91,37 @@ class Subscriber:
         workers: int = 1,
         retries: int = 5,
         backoff: float = 0.1,
+        load_interval: float = 10.0,
         security: Security = OPEN,
     ) -> None:
         self.application = application
         self.id = check_name("a subscriber", id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         self._coordination = coordination
-        self._handler = handler
-        self._capacity = capacity
-        self._retries = retries
-        self._backoff = backoff
         self._held: dict[tuple[str, int], _Held] = {}
         self._lock = threading.Lock()
+        self._leaving = False
         self._closed = threading.Event()
         self._changed = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._caller = Caller(handler, retries, backoff, self._closed)
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="tidings-handler")
+        self._meter = Meter(workers)
+        self._load_interval = load_interval
+        self._load_read = time.monotonic()
+        self._capacity = self._weight = capacity
+        self._load = 0.0
         self._view = View(coordination, self._changed.set)
         self._lease = Lease(coordination)
-        self._server = _Server(self, address, security)
+        self._server = Server(self, address, security)
         self.address = f"{address.rpartition(':')[0]}:{self._server.port}"
         try:
-            self._register()
+            if not coordination.claim(self._record, *self._place, patience=coordination.afterlife):
+                raise SubscriberExists(
+                    f"application {application!r} has a subscriber {self.id!r} already; give this one another id"
+                )
         except BaseException:
             self._server.leave()
             raise
+        self._registered = self._record
         coordination.client.add_listener(self._on_state)
         self._watcher = threading.Thread(target=self._watch, name="tidings-subscriber", daemon=True)
         self._watcher.start()
@@ -150,20 +136,28 @@ class Subscriber:
         """Wait until the subscriber is closed."""
         self._closed.wait()
 
-    def close(self) -> None:
-        """Leave: finish the callback that runs, let go of the flows, and end."""
+    def close(self, timeout: float = 10.0) -> None:
+        """Leave: have the flows moved, each at a token, so that nothing is repeated elsewhere; then end.
+
+        After `timeout` seconds what is left is let go as it is, once the callback that runs has returned.
+        """
         if self._closed.is_set():
             return
+        self._leaving = True
+        self._changed.set()
+        deadline = time.monotonic() + timeout
+        while self._lease.valid() and self._attended() and time.monotonic() < deadline:
+            time.sleep(0.02)
         self._closed.set()
         self._changed.set()
         self._coordination.client.remove_listener(self._on_state)
         self._watcher.join()
         self._pool.shutdown(wait=True, cancel_futures=True)
-        try:
-            # Not before the last callback has returned: others get our flows when this is gone.
-            self._coordination.delete(*self._place)
-        except TidingsError:
-            logger.debug("the subscriber's node goes with its session")
+        if self._coordination.client.connected:  # else it goes with the session
+            with contextlib.suppress(TidingsError):
+                # Not before the last callback has returned: others get our flows when this is gone.
+                self._coordination.delete(*self._place)
+                self._coordination.prune("applications", self.application)
         for held in self._open_flows():
             self._drop(held, "the subscriber leaves")
         self._lease.close()
@@ -178,7 +172,7 @@ class Subscriber:
         self.close()
 
     async def __aenter__(self) -> Subscriber:
-        self._loop = asyncio.get_running_loop()
+        self._caller.loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(
@@ -192,25 +186,58 @@ class Subscriber:
     def _place(self) -> tuple[str, ...]:
         return ("applications", self.application, "subscribers", self.id)
 
+    @property
+    def _record(self) -> dict[str, Any]:
+        return {
+            "address": self.address,
+            "capacity": self._capacity,
+            "weight": self._weight,
+            "load": self._load,
+            "leaving": self._leaving,
+            "pid": os.getpid(),
+        }
+
     def _register(self) -> None:
-        value = {"address": self.address, "capacity": self._capacity, "pid": os.getpid()}
-        if not self._coordination.create(value, *self._place, ephemeral=True):
-            raise SubscriberExists(f"application {self.application!r} has a subscriber {self.id!r} already")
+        """Be among the subscribers: a session that was lost took us out, and our load and leaving must be known."""
+        known, record = self._view.value(*self._place), self._record
+        if known is None or not self._registered:
+            if not self._coordination.claim(record, *self._place, again=True):
+                raise SubscriberExists(f"application {self.application!r} has another subscriber {self.id!r} by now")
+        elif record != self._registered:
+            changes = {key: value for key, value in record.items() if value != self._registered[key]}
+            if not self._coordination.replace(known | changes, known, *self._place):
+                return  # the view lags behind
+        self._registered = record
+
+    def _weigh(self) -> None:
+        """Look at the load now and then, and ask for more or for less than before."""
+        if time.monotonic() - self._load_read < self._load_interval:
+            return
+        self._load_read = time.monotonic()
+        load = round(self._meter.read(), 2)
+        place = self._place[:-1]
+        others = [self._view.value(*place, name) for name in self._view.children(*place) if name != self.id]
+        peers = [Peer.from_json(value) for value in others if value is not None]
+        loads = [peer.load for peer in peers if peer is not None and not peer.leaving]
+        self._weight = adjusted(self._weight, self._capacity, load, loads)
+        if abs(load - self._load) >= LOAD_STEP:
+            self._load = load
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.LOST:
             self._lease.void()
+            self._registered = {}
             self._drop_all("the session with ZooKeeper is over")
         self._changed.set()
 
     def _watch(self) -> None:
         """Keep the registration, and let go of flows that ZooKeeper gives to another."""
         while not self._closed.is_set():
-            self._changed.wait(1.0)
+            self._changed.wait(min(1.0, self._load_interval))
             self._changed.clear()
             try:
-                if not self._view.exists(*self._place) and not self._closed.is_set():
-                    self._register()
+                self._weigh()
+                self._register()
                 with self._lock:
                     known = list(self._held.values())
                 for held in known:
@@ -231,13 +258,25 @@ class Subscriber:
                 # The application was dropped; if it is made again, its epochs begin anew.
                 self._held.pop((held.flow.stream, held.flow.shard), None)
 
+    def _attended(self) -> bool:
+        """Whether a publisher has a flow open here, and could close it."""
+        with self._lock:
+            return any(held.open and not held.parked and held.attended for held in self._held.values())
+
+    def hung_up(self, reply: Reply) -> None:
+        """A publisher's exchange has ended: let go of what it had open, since the flow may go elsewhere now."""
+        for held in self._open_flows():
+            if held.reply is reply:
+                held.attended = False
+                self._soon(self._drop, held, "the publisher is gone")
+
     def _open_flows(self) -> list[_Held]:
         with self._lock:
             return [held for held in self._held.values() if held.open]
 
     # What publishers say
 
-    def receive(self, message: Message, rows: pa.RecordBatch | None, reply: Callable[[Message], None]) -> None:
+    def receive(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         """Take in one message; ValueError, KeyError or TypeError if it makes no sense."""
         stream = str(message["stream"])
         if message["t"] == "open":
@@ -255,7 +294,7 @@ class Subscriber:
         else:
             raise ValueError(f"a message of unknown type {message['t']!r}")
 
-    def _open(self, stream: str, message: Message, reply: Callable[[Message], None]) -> None:
+    def _open(self, stream: str, message: Message, reply: Reply) -> None:
         shard, era = int(message["shard"]), _era(message)
         flow = Flow(self.application, stream, shard)
         answer = {"stream": stream, "shard": shard, "epoch": era[0], "turn": era[1]}
@@ -274,7 +313,7 @@ class Subscriber:
                 reason = "the subscriber is closing"
             else:
                 reason = None
-                held.era, held.reply, held.open, held.parked = era, reply, True, False
+                held.era, held.reply, held.open, held.parked, held.attended = era, reply, True, False, True
                 held.todo.clear()
         if reason:
             reply({"t": "refused", **answer, "reason": reason})
@@ -283,9 +322,7 @@ class Subscriber:
         reply({"t": "opened", **answer})
         self._changed.set()
 
-    def _enqueue(
-        self, stream: str, message: Message, rows: pa.RecordBatch | None, reply: Callable[[Message], None]
-    ) -> None:
+    def _enqueue(self, stream: str, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         shard, era = int(message["shard"]), _era(message)
         with self._lock:
             held = self._held.get((stream, shard))
@@ -302,20 +339,28 @@ class Subscriber:
     # What the handler does
 
     def _process(self, held: _Held) -> None:
-        """Work off what is to be done for one flow."""
-        while True:
-            with self._lock:
-                if not held.todo or held.parked or self._closed.is_set():
-                    held.running = False
-                    return
-                era, message, rows, reply = held.todo.popleft()
-            try:
-                self._handle(held, era, message, rows, reply)
-            except _Stale:
-                continue
-            except Exception:
-                logger.exception("flow %s", held.flow)
-                self._park(held, era, "an internal error")
+        """Work off what is to be done for one flow; after a while, let the other flows have their turn."""
+        self._meter.begin()
+        turn_over = time.monotonic() + TURN
+        try:
+            while True:
+                with self._lock:
+                    if not held.todo or held.parked or self._closed.is_set():
+                        held.running = False
+                        return
+                    if time.monotonic() > turn_over:
+                        self._pool.submit(self._process, held)
+                        return
+                    era, message, rows, reply = held.todo.popleft()
+                try:
+                    self._handle(held, era, message, rows, reply)
+                except _Stale:
+                    continue
+                except Exception:
+                    logger.exception("flow %s", held.flow)
+                    self._park(held, era, "an internal error")
+        finally:
+            self._meter.end()
 
     def _handle(
         self,
@@ -323,7 +368,7 @@ class Subscriber:
         era: Era,
         message: Message,
         rows: pa.RecordBatch | None,
-        reply: Callable[[Message], None],
+        reply: Reply,
     ) -> None:
         flow, (epoch, turn) = held.flow, era
         answer = {"stream": flow.stream, "shard": flow.shard, "epoch": epoch, "turn": turn}
@@ -353,29 +398,17 @@ class Subscriber:
 
     def _deliver(self, held: _Held, era: Era, rows: pa.RecordBatch) -> bool:
         """Hand rows to the handler, whole if it takes batches; False once it has failed at one of them too often."""
-        if getattr(type(self._handler), "on_batch", Handler.on_batch) is not Handler.on_batch:
+        if self._caller.takes_batches:
             about = {"stream": held.flow.stream, "shard": str(held.flow.shard), "epoch": str(era[0])}
             return self._call(held, era, "on_batch", rows.replace_schema_metadata(about))
         return all(self._call(held, era, "on_update", update) for update in to_updates(rows))
 
     def _call(self, held: _Held, era: Era, name: str, *arguments: Any) -> bool:
         """Call the handler, again if it raises; False once it has been called often enough."""
-        method = getattr(self._handler, name, None)
-        if method is None:
-            return True
-        for attempt in range(self._retries + 1):
-            self._await_certainty(held, era)
-            try:
-                result = method(*arguments)
-                if inspect.isawaitable(result):
-                    self._await(result)
-                return True
-            except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
-                reason = f"{name}: {type(error).__name__}: {error}"
-                logger.warning("flow %s: %s (attempt %d)", held.flow, reason, attempt + 1)
-                self._closed.wait(self._backoff * 2**attempt * random.uniform(0.5, 1.0))
-        self._park(held, era, reason)
-        return False
+        reason = self._caller.call(held.flow, name, *arguments, before=lambda: self._await_certainty(held, era))
+        if reason is not None:
+            self._park(held, era, reason)
+        return reason is None
 
     def _await_certainty(self, held: _Held, era: Era) -> None:
         """Wait while our session may be over; give up once the flow is not ours any more."""
@@ -386,21 +419,13 @@ class Subscriber:
                 return
             self._closed.wait(0.02)
 
-    def _await(self, result: Any) -> None:
-        if self._loop is None:
-            raise InvalidOption("the handler has async methods: use the subscriber with `async with`")
-
-        async def finish() -> None:
-            await result
-
-        asyncio.run_coroutine_threadsafe(finish(), self._loop).result()
-
     def _park(self, held: _Held, era: Era, reason: str) -> None:
         with self._lock:
             if held.era != era:
                 return
             held.parked = True
             held.todo.clear()
+        logger.error("flow %s is parked, and nothing more of it is processed here: %s", held.flow, reason)
         answer = {"stream": held.flow.stream, "shard": held.flow.shard, "epoch": era[0], "turn": era[1]}
         held.reply({"t": "parked", **answer, "reason": reason[:500]})
 
@@ -414,8 +439,12 @@ class Subscriber:
         for held in self._open_flows():
             if era := self._shut(held):
                 # Not here: this is the thread that hears from ZooKeeper, and the handler may take its time.
-                self._pool.submit(self._tell_closed, held, reason)
-                self._pool.submit(self._tell_dropped, held, era, reason)
+                self._soon(self._tell_closed, held, reason)
+                self._soon(self._tell_dropped, held, era, reason)
+
+    def _soon(self, work: Callable[..., None], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # closing, which does the same by itself
+            self._pool.submit(work, *arguments)
 
     def _shut(self, held: _Held, era: Era | None = None) -> Era | None:
         """Do no more for a flow; the era that is over then, or None if the flow, or that era of it, is over already."""
@@ -428,14 +457,7 @@ class Subscriber:
 
     def _tell_closed(self, held: _Held, reason: str) -> None:
         logger.info("flow %s leaves subscriber %s: %s", held.flow, self.id, reason)
-        method = getattr(self._handler, "on_flow_closed", None)
-        if method is not None:
-            try:
-                result = method(held.flow)
-                if inspect.isawaitable(result):
-                    self._await(result)
-            except Exception:
-                logger.exception("on_flow_closed of flow %s", held.flow)
+        self._caller.tell(held.flow, "on_flow_closed", held.flow)
 
     def _tell_dropped(self, held: _Held, era: Era, reason: str) -> None:
         with self._lock:
@@ -452,87 +474,3 @@ def _era(message: Message) -> Era:
 
 class _Stale(Exception):
     """The flow has gone on without what was to be done."""
-
-
-class _Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no hints
-    """Hears publishers."""
-
-    def __init__(self, subscriber: Subscriber, address: str, security: Security) -> None:
-        host, _, port = address.rpartition(":")
-        if not host or not port.isdecimal():
-            raise InvalidOption(f"{address!r} is no address to listen on: write host:port")
-        scheme = "grpc+tls" if security.certificate else "grpc"
-        options: dict[str, Any] = {}
-        if security.certificate and security.key:
-            options["tls_certificates"] = [(security.certificate.read_bytes(), security.key.read_bytes())]
-        if security.token:
-            options["middleware"] = {"token": _TokenFactory(security.token)}
-        self._subscriber = subscriber
-        self._replies: list[Callable[[Message], None]] = []
-        try:
-            super().__init__(f"{scheme}://{host}:{port}", **options)
-        except (pa.ArrowException, OSError) as error:
-            raise InvalidOption(f"cannot listen on {address}: {str(error).splitlines()[0]}") from None
-
-    def leave(self) -> None:
-        """Ask publishers to end their exchanges, and stop; one that does not hear it is not waited for."""
-        for reply in list(self._replies):
-            reply({"t": "bye"})
-        ending = threading.Thread(target=self.shutdown, name="tidings-shutdown", daemon=True)
-        ending.start()
-        ending.join(timeout=2.0)
-
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """One publisher, until it goes."""
-        hello = decode(pa.py_buffer(descriptor.command))
-        if hello.get("protocol") != PROTOCOL or hello.get("application") != self._subscriber.application:
-            raise flight.FlightServerError("this is another application's subscriber, or another protocol's")
-        lock = threading.Lock()
-        over = False
-        writer.begin(pa.schema([]))
-
-        def reply(message: Message) -> None:
-            try:
-                with lock:
-                    if not over:
-                        writer.write_metadata(encode(message))
-            except (pa.ArrowException, OSError):
-                logger.debug("the publisher is gone")
-
-        self._replies.append(reply)
-        try:
-            self._hear(reader, reply)
-        finally:
-            # A writer must not be touched once its exchange has ended: that is memory which is free by then.
-            with lock:
-                over = True
-            self._replies.remove(reply)
-
-    def _hear(self, reader: Any, reply: Callable[[Message], None]) -> None:
-        while True:
-            try:
-                chunk = reader.read_chunk()
-            except StopIteration:
-                return
-            if chunk.data is not None and chunk.data.nbytes > MAX_MESSAGE_BYTES:
-                raise flight.FlightServerError("a message that is too large")
-            try:
-                rows = chunk.data.cast(SCHEMA) if chunk.data is not None else None
-                self._subscriber.receive(decode(chunk.app_metadata), rows, reply)
-            except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
-                raise flight.FlightServerError(f"a message that makes no sense: {error}") from None
-
-
-class _TokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no hints
-    """Lets in only who knows the token."""
-
-    def __init__(self, token: str) -> None:
-        self._wanted = f"Bearer {token}"
-
-    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
-        """Refuse a call that does not carry the token."""
-        import hmac
-
-        given = headers.get("authorization", [""])[0]
-        if not hmac.compare_digest(given.encode(), self._wanted.encode()):
-            raise flight.FlightUnauthenticatedError("a token is needed, and this is not it")

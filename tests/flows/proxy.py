@@ -9,7 +9,10 @@ from types import TracebackType
 
 
 class Proxy:
-    """Listens on a port of its own and passes everything on to `target`, until `cut`; and again after `heal`."""
+    """Listens on a port of its own and passes everything on to `target`, until `cut`; and again after `heal`.
+
+    After `freeze` the connections that are there stay, and nothing is passed on.
+    """
 
     def __init__(self, target: str) -> None:
         host, _, port = target.rpartition(":")
@@ -17,6 +20,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._cut = False
+        self._thawed = threading.Event()
+        self._thawed.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._accepting = threading.Thread(target=self._accept, name="proxy", daemon=True)
         self._accepting.start()
@@ -34,9 +39,14 @@ class Proxy:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
+    def freeze(self) -> None:
+        """Pass nothing on, and tell nobody."""
+        self._thawed.clear()
+
     def heal(self) -> None:
         with self._lock:
             self._cut = False
+        self._thawed.set()
 
     def __enter__(self) -> Proxy:
         return self
@@ -45,6 +55,7 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.cut()
+        self._thawed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # else `accept` does not notice
         self._listener.close()
@@ -72,6 +83,7 @@ class Proxy:
     def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                self._thawed.wait()
                 sink.sendall(data)
         with self._lock:
             for end in (source, sink):

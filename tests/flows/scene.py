@@ -86,12 +86,16 @@ class Scene:
         return self._closing.enter_context(own.publisher(name=name, **{"token_interval": 0.5, **options}))
 
     @contextlib.contextmanager
-    def subscriber(self, application: str, id: str, *, file: str | None = None, **options: Any) -> Iterator[Subscriber]:
+    def subscriber(
+        self, application: str, id: str, *, file: str | None = None, load_interval: float = 10.0, **options: Any
+    ) -> Iterator[Subscriber]:
         """A recording subscriber in this process, with a session of its own; the options are the recorder's."""
         handler = Recorder(self.file(file or id), **options)
         with (
             Cluster(Coordination(self.address, session_timeout=2)) as own,
-            own.subscribe(application, handler, id=id, retries=2, backoff=0.05) as subscriber,
+            own.subscribe(
+                application, handler, id=id, retries=2, backoff=0.05, load_interval=load_interval
+            ) as subscriber,
         ):
             yield subscriber
 

@@ -9,6 +9,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tidings.cluster import Cluster
+from tidings.coordination import Coordination
+from tidings.flows import status
+from tidings.logs import create_log
 from tidings.positions import Position, Positions
 from tidings.testing import eventually
 
@@ -196,3 +200,50 @@ def test_a_stream_whose_log_is_gone_does_not_keep_the_flows_of_others_waiting(sc
         scene.publish(0, 100)
         scene.finish("r1")
         scene.finish("r2")
+
+
+@pytest.mark.slow
+def test_a_stream_that_is_dropped_and_made_anew_elsewhere_is_served_from_there(scene: Scene, tmp_path: Path) -> None:
+    scene.prepare(SHARDS)
+    scene.publisher("p1")
+    with scene.subscriber("cache", "r1"):
+        scene.publish(0, 100)
+        scene.finish("r1")
+    scene.cluster.drop_application("cache")
+    scene.cluster.drop_stream(STREAM)
+    scene.stream = scene.cluster.create_stream(STREAM, SHARDS, f"delta:{tmp_path / 'elsewhere'}")
+    scene.cluster.create_application("cache", [STREAM], start="earliest")
+    with scene.subscriber("cache", "r2"):
+        scene.publish(1000, 100)
+        scene.finish("r2")
+
+
+@pytest.mark.slow
+def test_a_flow_whose_log_was_made_anew_is_parked_where_operators_see_it(scene: Scene) -> None:
+    scene.prepare(1)
+    with scene.subscriber("cache", "r1"):
+        with Cluster(Coordination(scene.address, session_timeout=2)) as own, own.publisher(token_interval=0.2):
+            scene.publish(0, 100)
+            eventually(lambda: scene.markers("cache", 1) == [99])
+        shutil.rmtree(scene.folder / "streams" / STREAM)
+        create_log(scene.stream.definition).close()
+        scene.publisher("p2")
+        found = eventually(lambda: [one for one in status(scene.cluster) if one.state == "parked"])
+        assert "made anew or restored" in (found[0].reason or "")
+        assert scene.markers("cache", 1) == [99]
+
+
+@pytest.mark.slow
+def test_a_realtime_application_is_told_how_much_passed_while_nobody_sent(scene: Scene) -> None:
+    scene.prepare(1, mode="realtime", start="latest")
+    with scene.subscriber("cache", "r1"):
+        with Cluster(Coordination(scene.address, session_timeout=2)) as own, own.publisher(token_interval=0.2):
+            eventually(lambda: scene.record("r1").events("notice"))
+            scene.publish(0, 10)
+            eventually(lambda: scene.markers("cache", 1) == [9])
+        scene.publish(10, 25)
+        scene.publisher("p2")
+        eventually(lambda: scene.record("r1").events("skipped"))
+        scene.publish(35, 5)
+        eventually(lambda: {seq for _, seq in scene.record("r1").seen()} == {*range(10), *range(35, 40)})
+    assert [event.numbers for event in scene.record("r1").events("skipped")] == [(25,)]

@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidings.cluster import Cluster
+from tidings.handlers import Handler
 from tidings.positions import Position
 from tidings.streams import Stream
-from tidings.subscriber import Handler
 from tidings.testing import eventually, held, make_updates
 
 

@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 
 from tidings.cluster import Cluster
 from tidings.coordination import Coordination
+from tidings.datamarkers import Datamarker
 from tidings.flows import Flow
-from tidings.ownership import Member, Ownership, plan_ownership
+from tidings.ownership import Member, Ownership, Taken, plan_ownership
+from tidings.positions import START, Position
 from tidings.testing import eventually
+from tidings.views import View
 
 from .proxy import Proxy
 
@@ -94,6 +97,7 @@ def test_all_publishers_plan_alike_in_whatever_order_they_see_each_other(members
 @pytest.fixture
 def owner(cluster: Cluster) -> Iterator[Callable[[str], tuple[Ownership, Coordination]]]:
     """Makes publishers' ownerships, each with a session of its own."""
+    cluster.coordination.write({}, "applications", FLOW.application)
     with ExitStack() as closing:
 
         def make(name: str) -> tuple[Ownership, Coordination]:
@@ -107,14 +111,19 @@ def owner(cluster: Cluster) -> Iterator[Callable[[str], tuple[Ownership, Coordin
 Make = Callable[[str], tuple[Ownership, Coordination]]
 
 
+def take(one: Ownership) -> int | None:
+    """Take the flow, from its beginning if it has none."""
+    taken = one.take(FLOW, {}, lambda before: before or START)
+    return taken.epoch if taken else None
+
+
 def test_a_flow_has_one_owner_and_each_has_a_larger_epoch(cluster: Cluster, owner: Make) -> None:
     (first, _), (second, _) = owner("p1"), owner("p2")
     epochs = []
     for one, other in ((first, second), (second, first), (first, second)):
-        epoch = one.take(FLOW, {})
+        epoch = take(one)
         assert epoch is not None
-        assert other.take(FLOW, {}) is None
-        assert one.take(FLOW, {}) is None
+        assert take(other) is None
         epochs.append(epoch)
         assert one.release(FLOW, epoch)
         assert not one.release(FLOW, epoch)
@@ -124,16 +133,18 @@ def test_a_flow_has_one_owner_and_each_has_a_larger_epoch(cluster: Cluster, owne
 
 def test_an_owner_whose_epoch_is_over_writes_and_releases_nothing(cluster: Cluster, owner: Make) -> None:
     (stale, tree), (fresh, _) = owner("p1"), owner("p2")
-    old = stale.take(FLOW, {})
+    old = take(stale)
     assert old is not None
-    assert stale.write(FLOW, old, "datamarker", {"position": 1})
+    assert stale.write(FLOW, old, "datamarker", Datamarker.now(Position(1), old).to_json())
     tree.close()
-    new = eventually(lambda: fresh.take(FLOW, {}), timeout=10)
+    new = eventually(lambda: take(fresh), timeout=10)
     late, _ = owner("p1")  # as if the session were another, and the epoch the one it remembers
     assert not late.write(FLOW, old, "datamarker", {"position": 9})
     assert not late.write(FLOW, old, "subscriber", {"id": "r1"})
     assert not late.release(FLOW, old)
-    assert cluster.coordination.read(*FLOW.place, "datamarker") == {"position": 1}
+    marker = cluster.coordination.read(*FLOW.place, "datamarker")
+    assert marker is not None
+    assert Datamarker.from_json(marker).position == Position(1)
     assert cluster.coordination.read(*FLOW.place, "subscriber") is None
     assert cluster.coordination.read(*FLOW.place, "owner") == {"publisher": "p2"}
     assert fresh.write(FLOW, new, "datamarker", {"position": 2})
@@ -146,22 +157,42 @@ def test_a_flow_whose_owner_is_cut_off_is_free_when_its_session_is_over(
     with Proxy(zookeeper) as proxy, ExitStack() as closing:
         tree = Coordination(f"{proxy.address}{cluster.coordination.root}", session_timeout=2)
         closing.callback(tree.close)
-        epoch = Ownership(tree, "p1").take(FLOW, {})
+        epoch = take(Ownership(tree, "p1"))
         assert epoch is not None
         proxy.cut()
-        assert second.take(FLOW, {}) is None
-        assert eventually(lambda: second.take(FLOW, {}), timeout=10) > epoch
+        assert take(second) is None
+        assert eventually(lambda: take(second), timeout=10) > epoch
 
 
-def test_an_owner_disowns_what_its_own_session_holds_and_nothing_else(cluster: Cluster, owner: Make) -> None:
+def test_what_a_session_holds_and_does_not_know_of_it_can_take_again_with_a_larger_epoch(owner: Make) -> None:
     (first, _), (second, _) = owner("p1"), owner("p2")
-    epoch = first.take(FLOW, {})
+    epoch = take(first)  # and the answer is lost on its way, say
     assert epoch is not None
-    assert not second.disown(FLOW)
-    assert cluster.coordination.read(*FLOW.place, "owner") == {"publisher": "p1"}
-    assert first.disown(FLOW)
-    assert second.disown(FLOW), "nobody's, so that it may be taken"
-    again = second.take(FLOW, {})
+    assert take(second) is None
+    again = take(first)
     assert again is not None
     assert again > epoch
     assert not first.write(FLOW, epoch, "datamarker", {"position": 1})
+
+
+def test_a_flow_begins_where_it_is_told_and_goes_on_where_it_stands(cluster: Cluster, owner: Make) -> None:
+    (first, _), (second, _) = owner("p1"), owner("p2")
+    taken = first.take(FLOW, {}, lambda before: Position(41) if before is None else before)
+    assert taken == Taken(1, Position(41), None, None)
+    assert first.write(FLOW, 1, "subscriber", {"id": "r1", "epoch": 1})
+    assert first.release(FLOW, 1)
+    taken = second.take(FLOW, {}, lambda before: before or Position(0))
+    assert taken == Taken(2, Position(41), Position(41), "r1")
+
+
+def test_a_flow_is_not_taken_for_an_application_that_was_dropped_or_changed_meanwhile(
+    cluster: Cluster, owner: Make
+) -> None:
+    first, tree = owner("p1")
+    view = View(tree, lambda: None)
+    assert view.value("applications", "cache") is not None
+    seen = view.version("applications", "cache")
+    cluster.coordination.write({"another": "definition"}, "applications", "cache")
+    assert first.take(FLOW, {}, lambda before: START, seen) is None
+    cluster.coordination.delete("applications", "cache")
+    assert first.take(FLOW, {}, lambda before: START) is None

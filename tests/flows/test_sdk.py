@@ -6,6 +6,8 @@ import asyncio
 import logging
 import socket
 import subprocess
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ import pytest
 
 from tidings.cluster import Cluster
 from tidings.datamarkers import Datamarker
-from tidings.delivery import Security
+from tidings.delivery import OPEN, Security
 from tidings.errors import (
     ApplicationExists,
     InvalidFilter,
@@ -22,9 +24,9 @@ from tidings.errors import (
     UnknownApplication,
     UnknownStream,
 )
-from tidings.flows import Flow
+from tidings.flows import Flow, status
+from tidings.handlers import Handler
 from tidings.streams import Stream
-from tidings.subscriber import Handler
 from tidings.testing import eventually
 from tidings.updates import Update
 
@@ -159,46 +161,118 @@ def test_bad_applications_are_refused_by_name(cluster: Cluster, stream: Stream) 
     assert [one.name for one in cluster.applications()] == ["cache"]
 
 
-def test_only_who_knows_the_token_is_let_in(cluster: Cluster, stream: Stream, caplog: pytest.LogCaptureFixture) -> None:
-    notes = Notes()
-    publish(stream, "alice")
-    with cluster.subscribe("cache", notes, security=Security(token="open sesame")):
-        with caplog.at_level(logging.INFO), cluster.publisher(security=Security(token="wrong")):
-            eventually(lambda: "a token is needed" in caplog.text)
-        assert notes.objects == []
-        assert "sesame" not in caplog.text
-        with cluster.publisher(security=Security(token="open sesame")):
-            eventually(lambda: notes.objects == ["alice"])
+def failing(cluster: Cluster) -> str:
+    """Why the flows fail, as operators see it; empty while they do not."""
+    found = {one.reason or "" for one in status(cluster) if one.state == "failing"}
+    return found.pop() if len(found) == 1 else ""
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 that signs itself, and its key."""
-    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
-    subject = ["-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1", "-nodes"]
-    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *subject]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except FileNotFoundError:
-        pytest.skip("needs openssl, to make a certificate")
-    return certificate, key
-
-
-def test_updates_travel_over_tls_and_a_stranger_does_not_speak_it(
-    cluster: Cluster, stream: Stream, certificate: tuple[Path, Path]
+def test_only_who_knows_the_token_is_let_in_and_operators_see_why_another_is_not(
+    cluster: Cluster, stream: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     notes = Notes()
     publish(stream, "alice")
-    mine = Security(certificate=certificate[0], key=certificate[1])
-    with cluster.subscribe("cache", notes, security=mine):
-        with cluster.publisher() as plain:
-            eventually(lambda: plain.flows)
-            eventually(lambda: any(sending.reason for sending in plain._sendings()))
+    with cluster.subscribe("cache", notes, security=Security(token="sesame")):
+        for wrong in (Security(token="wrong"), OPEN):
+            with caplog.at_level(logging.DEBUG), cluster.publisher(security=wrong):
+                assert eventually(lambda: failing(cluster)) == (
+                    "it does not accept our token: both sides need the same one"
+                )
         assert notes.objects == []
-        with cluster.publisher(security=Security(authority=certificate[0])):
+        assert "sesame" not in caplog.text
+        with cluster.publisher(security=Security(token="sesame")):
+            eventually(lambda: notes.objects == ["alice"])
+            eventually(lambda: all(one.state == "running" and one.reason is None for one in status(cluster)))
+
+
+def test_a_token_is_replaced_without_a_gap_and_the_expired_one_is_refused(cluster: Cluster, stream: Stream) -> None:
+    notes = Notes()
+    old, both, new = Security(token="old"), Security(token="new", accepted=("old",)), Security(token="new")
+    with cluster.subscribe("cache", notes, security=both):
+        for number, shown in enumerate((old, new)):
+            publish(stream, f"o-{number}")
+            with cluster.publisher(security=shown):
+                eventually(lambda number=number: f"o-{number}" in notes.objects)
+    with cluster.subscribe("cache", notes, security=new), cluster.publisher(security=old):
+        assert "token" in eventually(lambda: failing(cluster))
+
+
+Certificate = tuple[Path, Path]
+
+
+@pytest.fixture
+def certify(tmp_path: Path) -> Callable[[str, str], Certificate]:
+    """Makes a certificate that signs itself, and its key."""
+
+    def make(name: str, alternative: str) -> Certificate:
+        key, certificate = tmp_path / f"{name}.key", tmp_path / f"{name}.pem"
+        subject = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={alternative}", "-days", "1", "-nodes"]
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *subject]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except FileNotFoundError:
+            pytest.skip("needs openssl, to make a certificate")
+        return certificate, key
+
+    return make
+
+
+def test_updates_travel_over_tls_and_operators_see_why_they_do_not(
+    cluster: Cluster, stream: Stream, certify: Callable[[str, str], Certificate]
+) -> None:
+    notes = Notes()
+    publish(stream, "alice")
+    mine, other = certify("mine", "IP:127.0.0.1"), certify("other", "IP:127.0.0.1")
+    with cluster.subscribe("cache", notes, security=Security(certificate=mine[0], key=mine[1])):
+        with cluster.publisher():
+            assert "perhaps it speaks TLS" in eventually(lambda: failing(cluster))
+        with cluster.publisher(security=Security(authority=other[0])):
+            assert "is not signed by whom we trust" in eventually(lambda: failing(cluster))
+        assert notes.objects == []
+        with cluster.publisher(security=Security(authority=mine[0])):
             eventually(lambda: notes.objects == ["alice"])
 
 
-def test_a_certificate_without_its_key_is_refused(tmp_path: Path) -> None:
+def test_a_certificate_for_another_host_is_refused_and_so_is_a_subscriber_without_any(
+    cluster: Cluster, stream: Stream, certify: Callable[[str, str], Certificate]
+) -> None:
+    elsewhere = certify("elsewhere", "DNS:elsewhere.example")
+    trusting = Security(authority=elsewhere[0])
+    with (
+        cluster.subscribe("cache", Notes(), security=Security(certificate=elsewhere[0], key=elsewhere[1])),
+        cluster.publisher(security=trusting),
+    ):
+        assert eventually(lambda: failing(cluster)) == "its certificate is not for 127.0.0.1"
+    with cluster.subscribe("cache", Notes()), cluster.publisher(security=trusting):
+        assert eventually(lambda: failing(cluster)) == "it does not speak TLS, and we do"
+
+
+def test_a_certificate_needs_its_own_key(tmp_path: Path, certify: Callable[[str, str], Certificate]) -> None:
+    mine, other = certify("mine", "IP:127.0.0.1"), certify("other", "IP:127.0.0.1")
     with pytest.raises(InvalidOption, match="both a certificate and its key"):
         Security(certificate=tmp_path / "certificate.pem")
+    with pytest.raises(InvalidOption, match="are no certificate and its key"):
+        Security(certificate=mine[0], key=other[1])
+
+
+def test_with_one_worker_a_busy_flow_does_not_keep_the_others_waiting(cluster: Cluster) -> None:
+    stream = cluster.create_stream("contacts", shards=2)
+    cluster.create_application("cache", ["contacts"], start="earliest")
+    names: dict[int, str] = {}
+    for number in range(100):
+        names.setdefault(stream.shard_of(f"o-{number}"), f"o-{number}")
+    seen: list[int] = []
+
+    class Slow(Handler):
+        def on_update(self, update: Update) -> None:
+            time.sleep(0.02)
+            seen.append(update.shard)
+
+    with cluster.publisher(), cluster.subscribe("cache", Slow()) as subscriber:
+        eventually(lambda: len(subscriber.flows) == 2)
+        with stream.producer(linger=0) as producer:
+            for _ in range(60):  # a message each, more or less
+                producer.publish(names[0]).result(10)
+            producer.publish(names[1]).result(10)
+        eventually(lambda: 1 in seen)
+        assert seen.count(0) < 60, "the busy flow had more to do"

@@ -1,0 +1,97 @@
+"""What an application does with its updates, and how it is called: again if it raises, awaited if it is async."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+
+from tidings.datamarkers import Datamarker
+from tidings.errors import InvalidOption
+from tidings.flows import Flow
+from tidings.positions import Position
+
+logger = logging.getLogger(__name__)
+
+
+class Handler:
+    """What an application does with its updates. Override what you need; each method may also be `async`.
+
+    A method that raises is called again, with pauses that grow; if that does not help the flow is parked, where
+    operators see it, and nothing at or after the failing update is acknowledged.
+    """
+
+    def on_shard_notice(self, flow: Flow) -> Any:
+        """A flow begins here. It may begin with updates that were seen before."""
+
+    def on_batch(self, rows: pa.RecordBatch) -> Any:
+        """The next updates of one flow, in order; the schema's metadata names `stream`, `shard` and `epoch`."""
+
+    def on_update(self, update: Any) -> Any:
+        """The next update of a flow. Not called if `on_batch` is overridden."""
+
+    def on_token(self, flow: Flow, datamarker: Datamarker) -> Any:
+        """All up to here was processed. Returning acknowledges it: make durable what must be, first."""
+
+    def on_data_loss(self, flow: Flow, first: Position, last: Position) -> Any:
+        """The log does not hold these positions any more; what they were is lost to this flow."""
+
+    def on_skipped(self, flow: Flow, count: int) -> Any:
+        """So many updates were too old for a realtime application."""
+
+    def on_flow_closed(self, flow: Flow) -> Any:
+        """The flow has left this subscriber."""
+
+
+class Caller:
+    """Calls a handler, of any class that has some of the methods. Set `loop` for a handler with async methods."""
+
+    def __init__(self, handler: Any, retries: int, backoff: float, stopped: threading.Event) -> None:
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self._handler = handler
+        self._retries = retries
+        self._backoff = backoff
+        self._stopped = stopped
+        self.takes_batches = getattr(type(handler), "on_batch", Handler.on_batch) is not Handler.on_batch
+
+    def call(self, flow: Flow, name: str, *arguments: Any, before: Callable[[], None]) -> str | None:
+        """Call a method, again if it raises, and `before` ahead of each time; why it failed in the end, if it did."""
+        reason = None
+        for attempt in range(self._retries + 1):
+            before()
+            try:
+                self._call(name, *arguments)
+                return None
+            except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
+                reason = f"{name}: {type(error).__name__}: {error}"
+                logger.warning("flow %s: %s (attempt %d)", flow, reason, attempt + 1)
+                self._stopped.wait(self._backoff * 2**attempt * random.uniform(0.5, 1.0))
+        return reason
+
+    def tell(self, flow: Flow, name: str, *arguments: Any) -> None:
+        """Call a method once; nothing depends on whether it raises."""
+        try:
+            self._call(name, *arguments)
+        except Exception:
+            logger.exception("%s of flow %s", name, flow)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        method = getattr(self._handler, name, None)
+        result = method(*arguments) if method is not None else None
+        if inspect.isawaitable(result):
+            self._await(result)
+
+    def _await(self, result: Any) -> None:
+        if self.loop is None:
+            raise InvalidOption("the handler has async methods: use the subscriber with `async with`")
+
+        async def finish() -> None:
+            await result
+
+        asyncio.run_coroutine_threadsafe(finish(), self.loop).result()

@@ -1,0 +1,91 @@
+"""How busy a subscriber is, and what share of the flows it asks for.
+
+A subscriber's *capacity* is what its owner says it can do, beside the others. Its *load* is the part of the time that
+its workers were busy lately, and its *weight* is what balancers go by: it begins at the capacity, and shrinks while the
+subscriber is busier than its fellows. Each subscriber changes its own weight only, a step at a time, and not at all
+while the loads are about the same: so flows settle.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+DEAD_BAND = 0.15  # loads that differ by less are the same
+BUSY = 0.5  # with a load below this there is no need for others
+LESS, MORE = 0.8, 1.15
+LEAST = 1 / 16  # of the capacity
+
+
+class Peer(NamedTuple):
+    """A live subscriber, as it describes itself in ZooKeeper."""
+
+    address: str
+    weight: float
+    load: float
+    leaving: bool
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Peer | None:
+        """The subscriber that has put this there; None if it makes no sense."""
+        try:
+            address, capacity, load = str(value["address"]), float(value["capacity"]), float(value.get("load", 0))
+            weight = float(value.get("weight", capacity))
+        except (KeyError, TypeError, ValueError):
+            return None
+        sane = 0 < weight < float("inf") and 0 <= load <= 1
+        return cls(address, weight, load, bool(value.get("leaving"))) if sane else None
+
+
+def adjusted(weight: float, capacity: float, load: float, others: Sequence[float]) -> float:
+    """The weight that a subscriber should have next, given its load and those of its fellows.
+
+    >>> adjusted(1.0, 1.0, 0.95, [0.2, 0.3])
+    0.8
+    >>> adjusted(0.8, 1.0, 0.1, [0.6, 0.7])
+    0.92
+    >>> adjusted(0.8, 1.0, 0.5, [0.6, 0.5])
+    0.8
+    """
+    if not others:
+        return capacity
+    mean = sum(others) / len(others)
+    if load > BUSY and load > mean + DEAD_BAND:
+        return max(capacity * LEAST, weight * LESS)
+    if load < mean - DEAD_BAND:
+        return min(capacity, weight * MORE)
+    return weight
+
+
+class Meter:
+    """Measures the load of so many workers."""
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._lock = threading.Lock()
+        self._begun: dict[int, float] = {}
+        self._busy = 0.0
+        self._since = time.monotonic()
+
+    def begin(self) -> None:
+        """This thread is at work from now on."""
+        with self._lock:
+            self._begun[threading.get_ident()] = time.monotonic()
+
+    def end(self) -> None:
+        """This thread has done its work."""
+        with self._lock:
+            self._busy += time.monotonic() - self._begun.pop(threading.get_ident())
+
+    def read(self) -> float:
+        """The load since it was last read: 0 to 1."""
+        with self._lock:
+            now = time.monotonic()
+            for thread, begun in self._begun.items():  # work that goes on counts up to now
+                self._busy += now - begun
+                self._begun[thread] = now
+            load = self._busy / max(1e-6, (now - self._since) * self._workers)
+            self._busy, self._since = 0.0, now
+        return min(1.0, load)
