@@ -30,6 +30,14 @@ def test_the_readme_shows_the_quick_start_as_it_is() -> None:
 
 
 @pytest.mark.slow
+def test_pipelines_filter_greet_and_keep_the_newest() -> None:
+    told = run("pipeline.py")
+    assert re.search(r"contacts/alva\s*\|3\s*\|hej, alva 3", told)
+    assert re.search(r"contacts/cecilia\s*\|2\s*\|hej, cecilia 2", told)
+    assert "bob" not in told
+
+
+@pytest.mark.slow
 def test_the_demo_ends_well() -> None:
     told = run("demo.py")
     assert "updates arrived, each once" in told
