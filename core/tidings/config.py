@@ -148,6 +148,7 @@ class PipelineSpec(_Model):
     stage: Text
     options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
     output: Text | None = None
+    max_rows: Annotated[int, Field(ge=1)] | None = None
 
 
 class Spec(_Model):

@@ -80,7 +80,13 @@ def _plan(name: str, spec: Spec, cluster: Cluster, there: Mapping[str, Stream], 
         return None
     try:
         pipeline = Pipeline(
-            cluster, name, input=wanted.input, stage=stage, output=wanted.output, storage=spec.storage_folder
+            cluster,
+            name,
+            input=wanted.input,
+            stage=stage,
+            output=wanted.output,
+            storage=spec.storage_folder,
+            max_rows=wanted.max_rows,
         )
         pipeline.check_inputs()
     except TidingsError as error:

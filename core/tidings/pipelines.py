@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.claims import Claim
 from tidings.coordination import check_name
-from tidings.errors import InvalidOption, LogMismatch
+from tidings.errors import InvalidOption, LogMismatch, PipelineFailed
 from tidings.stages import Stage, make
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidings.cluster import Cluster
     from tidings.pipeline_runs import PipelineRun
 
-MAX_ROWS = 100_000  # of each input in one batch: what a driver can hold and a log can take in one commit
+MAX_ROWS = 50_000  # of each input in one batch, which a driver must be able to hold
 INTERVAL = 0.05  # seconds; how often a query that has nothing to do looks for something
 
 
@@ -33,7 +33,7 @@ class Pipeline:
     """Reads `input`, applies `stage`, writes `output`; it runs when it is started.
 
     `stage` is a `Stage`, or the name of one, with its `options`. Checkpoint and tables are in
-    `<storage>/pipelines/<name>`. A batch has at most `max_rows` rows of each input.
+    `<storage>/pipelines/<name>`. A batch has at most `max_rows` rows of each input, 50,000 unless that is said.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Pipeline:
         options: Mapping[str, Any] | None = None,
         output: str | None = None,
         storage: str | Path,
-        max_rows: int = MAX_ROWS,
+        max_rows: int | None = None,
     ) -> None:
         self.name = check_name("a pipeline", name)
         self.cluster = cluster
@@ -56,7 +56,7 @@ class Pipeline:
             raise InvalidOption(f"pipeline {name!r} has its stage's options twice: leave out 'options'")
         self.stage = stage if isinstance(stage, Stage) else make(stage, options or {})
         self.folder = Path(storage).absolute() / "pipelines" / name
-        self.max_rows = max_rows
+        self.max_rows = max_rows or MAX_ROWS
         self._check()
 
     def __repr__(self) -> str:
@@ -78,14 +78,18 @@ class Pipeline:
 
         `PipelineHeld` if another process runs it.
         """
-        from tidings.pipeline_runs import PipelineRun
+        from pyspark.errors import PySparkException
+
+        from tidings.pipeline_runs import PipelineRun, cause
 
         claim = Claim(self.cluster.coordination, self.name)
         try:
             self._note_inputs()
             return PipelineRun(self, spark, claim, once=once)
-        except BaseException:
+        except BaseException as error:
             claim.release()
+            if isinstance(error, PySparkException):
+                raise PipelineFailed(f"pipeline {self.name!r} does not start: {cause(error)}") from error
             raise
 
     def run(self, spark: SparkSession, *, once: bool = False) -> None:

@@ -145,4 +145,4 @@ def _listed(rows: pa.Table) -> list[str]:
 def _versions(folder: Path) -> dict[str, int]:
     from deltalake import DeltaTable
 
-    return {place.name: DeltaTable(place).version() for place in folder.iterdir()}
+    return {place.parent.name: DeltaTable(place.parent).version() for place in folder.glob("*/_delta_log")}

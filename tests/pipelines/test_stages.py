@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from tidings.errors import InvalidOption
+from tidings.errors import InvalidOption, LogMismatch
 from tidings.stages import Stage, make
 from tidings.stages.latest import Latest
 from tidings.stages.map import Map
@@ -211,6 +211,12 @@ def test_latest_marks_what_was_deleted_and_an_older_version_does_not_bring_it_ba
     for number, rows in enumerate(batches):
         run_stage(stage, rows, state=tmp_path, batch_id=number, spark=spark)
     assert kept(tmp_path) == {"a": (3, None, True), "b": (3, b"3", False)}
+
+
+def test_latest_refuses_a_table_with_other_buckets(spark: SparkSession, tmp_path: Path) -> None:
+    run_stage(Latest(), [{"object": "a", "version": 1}], state=tmp_path, spark=spark, repeat=False)
+    with pytest.raises(LogMismatch, match="was made with buckets = 16, not 32: set that back"):
+        run_stage(Latest(buckets=32), [{"object": "a", "version": 2}], state=tmp_path, batch_id=1, spark=spark)
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

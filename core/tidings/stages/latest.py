@@ -68,5 +68,5 @@ class Latest(Stage):
             rank.alias("rank"),
         )
         newest = rows.groupBy("object").agg(sf.max_by(sf.struct(*TABLE.names), "rank").alias("row"))
-        table = state.table("latest", TABLE, partition_by=["bucket"])
+        table = state.table("latest", TABLE, partition_by=["bucket"], fixed={"buckets": self.buckets})
         table.merge(newest.select("row.*"), ["object", "bucket"], update_if=NEWER)

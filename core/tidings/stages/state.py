@@ -7,14 +7,14 @@ a batch was carried out before a driver died, the batch can be repeated, and giv
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tidings.coordination import check_name
-from tidings.errors import InvalidOption, LogUnavailable
+from tidings.errors import InvalidOption, LogMismatch, LogUnavailable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -38,11 +38,17 @@ class State:
         self.batch_id = batch_id
         self._tables: dict[str, Table] = {}
 
-    def table(self, name: str, schema: pa.Schema, *, partition_by: Sequence[str] = ()) -> Table:
-        """The table of this name; it comes into being when something is first written."""
+    def table(
+        self, name: str, schema: pa.Schema, *, partition_by: Sequence[str] = (), fixed: Mapping[str, int | str] = {}
+    ) -> Table:
+        """The table of this name; it comes into being when something is first written.
+
+        `fixed` are options of the stage that cannot change as long as there is the table: it remembers them.
+        """
         if name not in self._tables:
             place = self.folder / check_name("a table", name)
-            self._tables[name] = Table(place, schema, tuple(partition_by), self.app, self.batch_id)
+            remembered = {f"tidings.{key}": str(value) for key, value in fixed.items()}
+            self._tables[name] = Table(place, schema, tuple(partition_by), remembered, self.app, self.batch_id)
         return self._tables[name]
 
     def commit(self) -> None:
@@ -54,10 +60,19 @@ class State:
 class Table:
     """A Delta table of a stage's. Each batch reads it as it was before the batch, and writes it at most once."""
 
-    def __init__(self, folder: Path, schema: pa.Schema, partition_by: tuple[str, ...], app: str, batch_id: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        schema: pa.Schema,
+        partition_by: tuple[str, ...],
+        fixed: Mapping[str, str],
+        app: str,
+        batch_id: int,
+    ) -> None:
         self.folder = folder
         self.schema = schema
         self._partition_by = partition_by
+        self._fixed = fixed
         self._app = app
         self._batch_id = batch_id
         self._pending: Callable[[], None] | None = None
@@ -141,8 +156,14 @@ class Table:
         partitions = list(self._partition_by) or None
         for _ in range(ATTEMPTS):
             table = DeltaTable.create(
-                self.folder, self.schema, "ignore", partition_by=partitions, configuration=CONFIGURATION
+                self.folder,
+                self.schema,
+                "ignore",
+                partition_by=partitions,
+                configuration={**CONFIGURATION, **self._fixed},
+                raise_if_key_not_exists=False,
             )
+            self._check_fixed(table)
             if self._done(table):
                 return
             # Before the write and not after it: of what was, a repeated batch needs the version that is newest now.
@@ -167,6 +188,16 @@ class Table:
         while self._done(table):
             table.load_as_version(table.version() - 1)
         return table
+
+    def _check_fixed(self, table: DeltaTable) -> None:
+        known = table.metadata().configuration
+        for key, value in self._fixed.items():
+            if known.get(key) != value:
+                option = key.removeprefix("tidings.")
+                raise LogMismatch(
+                    f"the table in {self.folder} was made with {option} = {known.get(key)}, not {value}: "
+                    "set that back, or give the pipeline another name"
+                )
 
     def _done(self, table: DeltaTable) -> bool:
         known = table.transaction_version(self._app)
