@@ -36,7 +36,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
-from tidings.errors import CoordinationDenied, CoordinationUnavailable, InvalidName, InvalidOption
+from tidings.errors import CoordinationDenied, CoordinationUnavailable, ForeignValue, InvalidName, InvalidOption
 
 DEFAULT_ROOT = "/tidings"
 VALUE_VERSION = 1
@@ -128,11 +128,14 @@ class Coordination:
         An ephemeral value goes away with the session.
         """
         with self.speaking():
-            try:
-                self._client.create(self.path(*parts), encode(value), ephemeral=ephemeral, makepath=True)
-            except NodeExistsError:
-                return False
-        return True
+            while True:
+                try:
+                    self._client.create(self.path(*parts), encode(value), ephemeral=ephemeral, makepath=True)
+                except NodeExistsError:
+                    return False
+                except NoNodeError:
+                    continue  # someone has deleted what is above it meanwhile
+                return True
 
     def claim(self, value: dict[str, Any], *parts: str, patience: float = 0.0, again: bool = False) -> bool:
         """Put an ephemeral value where only one may be; False if there is one that does not go.
@@ -181,14 +184,6 @@ class Coordination:
         """Take the value away, and leave the place with all below it."""
         with self.speaking():
             self._client.set(self.path(*parts), b"")
-
-    def prune(self, *parts: str) -> None:
-        """Delete this place if it has no value, and nothing below it but places without any."""
-        with self.speaking(), contextlib.suppress(NoNodeError, NotEmptyError):
-            if self.read(*parts) is None:
-                for name in self.children(*parts):
-                    self._client.delete(self.path(*parts, name))
-                self._client.delete(self.path(*parts))
 
     def delete(self, *parts: str) -> bool:
         """Delete this place with all below it; False if it is not there."""
@@ -269,5 +264,5 @@ def decode(path: str, raw: bytes) -> dict[str, Any] | None:
         value: dict[str, Any] = json.loads(raw)
         del value["version"]
     except (ValueError, KeyError, TypeError):
-        raise CoordinationUnavailable(f"what ZooKeeper holds at {path} was not put there by tidings") from None
+        raise ForeignValue(f"what ZooKeeper holds at {path} was not put there by tidings") from None
     return value

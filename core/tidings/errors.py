@@ -102,6 +102,10 @@ class CoordinationDenied(TidingsError):
     """ZooKeeper refuses an operation for want of rights."""
 
 
+class ForeignValue(TidingsError):
+    """ZooKeeper holds something in the cluster's tree that was not put there by tidings."""
+
+
 class JavaMissing(TidingsError):
     """There is no Java, or one that is too old."""
 

@@ -25,6 +25,7 @@ from typing import Any
 import pyarrow as pa
 from kazoo.protocol.states import KazooState
 
+from tidings.applications import sweep
 from tidings.coordination import Coordination, check_name
 from tidings.datamarkers import Datamarker
 from tidings.delivery import OPEN, Message, Security
@@ -157,7 +158,7 @@ class Subscriber:
             with contextlib.suppress(TidingsError):
                 # Not before the last callback has returned: others get our flows when this is gone.
                 self._coordination.delete(*self._place)
-                self._coordination.prune("applications", self.application)
+                sweep(self._coordination, self.application)
         for held in self._open_flows():
             self._drop(held, "the subscriber leaves")
         self._lease.close()

@@ -7,6 +7,7 @@ read asks ZooKeeper again. When the connection is lost, everything is forgotten.
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
@@ -15,7 +16,9 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
 from tidings.coordination import Coordination, decode
+from tidings.errors import ForeignValue
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -84,7 +87,11 @@ class View:
     def _decoded(self, path: str, raw: bytes, stat: Any) -> dict[str, Any] | None:
         with self._lock:
             self._versions[path] = stat.version
-        return decode(path, raw)
+        try:
+            return decode(path, raw)
+        except ForeignValue as error:
+            logger.warning("%s; it is left alone", error)  # one bad value must not stop what is done about the others
+            return None
 
     def _value(self, path: str, watch: Callable[[WatchedEvent], None]) -> dict[str, Any] | None:
         try:

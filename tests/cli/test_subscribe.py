@@ -175,7 +175,10 @@ def test_skipped_updates_are_counted(small: Cluster) -> None:
 def test_two_subscribers_cannot_have_one_id(cache: Cluster, run: Run) -> None:
     with cache.subscribe("cache", Handler(), id="one"):
         result = run("subscribe", "cache", "--id", "one")
-    assert (result.code, told(result.err)) == (1, "error: application 'cache' has a subscriber 'one' already")
+    assert (result.code, told(result.err)) == (
+        1,
+        "error: application 'cache' has a subscriber 'one' already; give this one another id",
+    )
 
 
 def test_a_port_that_is_in_use_is_told(cache: Cluster, run: Run) -> None:
@@ -196,5 +199,5 @@ def test_a_token_in_the_environment_that_cannot_be_one_is_not_printed(
     result = run("subscribe", "cache")
     assert (result.code, told(result.err)) == (
         1,
-        "error: 'TIDINGS_TOKEN' holds no token: one line of ASCII without spaces is wanted",
+        "error: 'TIDINGS_TOKEN' holds no token: lines of ASCII without spaces are wanted",
     )

@@ -62,6 +62,7 @@ def list_command(
     \b
     unassigned  no publisher owns the flow
     waiting     a publisher owns it, and no running subscriber holds it
+    failing     its subscriber cannot be reached, or refuses it; the reason says why
     running     a publisher owns it, and a subscriber holds it
     parked      its subscriber failed again and again; nothing is sent
     """

@@ -105,20 +105,21 @@ def existing_file(text: str) -> Path:
     return Path(text)
 
 
-def token_file(text: str) -> str:
-    """An option's value as the secret in the file that it names."""
-    return _usage(lambda path: _check_token(path, _read_file(path).decode(errors="replace").strip()), text)
+def token_file(text: str) -> list[str]:
+    """An option's value as the secrets in the file that it names: one, or the new one and then the old."""
+    return _usage(lambda path: _check_tokens(path, _read_file(path).decode(errors="replace")), text)
 
 
 def security(
-    token: str | None, *, certificate: Path | None = None, key: Path | None = None, authority: Path | None = None
+    tokens: list[str] | None, *, certificate: Path | None = None, key: Path | None = None, authority: Path | None = None
 ) -> Security:
     """How to know the other side; the token is in the environment if no file was named."""
     from tidings.delivery import Security
 
-    if token is None and os.environ.get("TIDINGS_TOKEN"):
-        token = _check_token("TIDINGS_TOKEN", os.environ["TIDINGS_TOKEN"].strip())
-    return Security(token, certificate, key, authority)
+    if tokens is None and os.environ.get("TIDINGS_TOKEN"):
+        tokens = _check_tokens("TIDINGS_TOKEN", os.environ["TIDINGS_TOKEN"])
+    first, *others = tokens or [""]
+    return Security(first or None, certificate, key, authority, tuple(others))
 
 
 def shard_set(text: str) -> frozenset[int]:
@@ -178,13 +179,15 @@ def _read_file(path: str) -> bytes:
         raise InvalidOption(f"{path!r} cannot be read: {error.strerror or error}") from None
 
 
-def _check_token(place: str, token: str) -> str:
-    """The token, if it can travel in a header; it is never part of an error."""
-    if not token:
+def _check_tokens(place: str, text: str) -> list[str]:
+    """The tokens, a line each, if they can travel in a header; they are never part of an error."""
+    tokens = text.split("\n")
+    tokens = [token.strip() for token in tokens if token.strip()]
+    if not tokens:
         raise InvalidOption(f"{place!r} holds no token: it is empty")
-    if not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidOption(f"{place!r} holds no token: one line of ASCII without spaces is wanted")
-    return token
+    if not all(token.isascii() and token.isprintable() and " " not in token for token in tokens):
+        raise InvalidOption(f"{place!r} holds no token: lines of ASCII without spaces are wanted")
+    return tokens
 
 
 def _usage(parse: Callable[[str], T], text: str) -> T:
@@ -200,7 +203,8 @@ TokenFile = Annotated[
     typer.Option(
         metavar="FILE",
         parser=token_file,
-        help="The file of the secret that publishers and subscribers share; else TIDINGS_TOKEN.",
+        help="The file of the secret that publishers and subscribers share; else TIDINGS_TOKEN. While it is replaced, "
+        "the new one is the first line, and the old one the second.",
         show_default=False,
     ),
 ]
