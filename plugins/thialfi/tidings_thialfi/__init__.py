@@ -1,0 +1,1 @@
+"""Thialfi: clients register for objects, and always learn the latest version in the end."""
