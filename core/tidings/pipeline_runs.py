@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 WATCH = 1  # second, between two looks at the claim
-_PACE = "spark.sql.streaming.pollingDelay"
 COMMIT = 5.0  # seconds that Spark gets to note that a batch is done
+
+_PACE = "spark.sql.streaming.pollingDelay"
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,7 @@ class PipelineRun:
             self._query: StreamingQuery = trigger.start()
         self._thread = threading.Thread(target=self._watch, name=f"tidings-pipeline-{self.name}", daemon=True)
         self._thread.start()
+        logger.info("pipeline %r runs, from %s", self.name, pipeline.checkpoint)
 
     @property
     def active(self) -> bool:
@@ -146,9 +148,11 @@ class PipelineRun:
                 self.error = error
         finally:
             with contextlib.suppress(Exception):  # Spark may be gone
+                self._query.stop()  # never without a claim, whatever went wrong here
                 self._meter.told(self._query.recentProgress)
             self._claim.release()
             self._ended.set()
+            logger.info("pipeline %r has ended", self.name)
 
 
 @contextlib.contextmanager
