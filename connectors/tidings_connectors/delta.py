@@ -276,13 +276,16 @@ def stamp(shards: npt.NDArray[np.int32], heads: Offsets) -> npt.NDArray[np.int64
 def _reach(snapshot: Snapshot, start: Offsets, limit: int | None) -> Offsets:
     """Where a reader ends that takes the oldest rows first, and of a segment that is too large one shard after another.
 
-    So most reads are of whole segments, or of few row groups: each row is decoded about once, however often one reads.
+    It rather ends with a segment than within the next: so most reads are of whole segments, or of few row groups. Each
+    row is decoded about once, however often one reads, and rows need not be picked out.
     """
     if limit is None or int(np.maximum(snapshot.heads - start, 0).sum()) <= limit:
         return np.maximum(snapshot.heads, start)
     reached, left = start.copy(), limit
     for segment in snapshot.holding(start, snapshot.heads):
         rows = np.maximum(segment.span.heads - reached, 0)
+        if left < limit and rows.sum() > left:
+            break
         taken = np.clip(left - (rows.cumsum() - rows), 0, rows)
         reached += taken
         left -= int(taken.sum())

@@ -33,6 +33,7 @@ STEP_ROWS = 50_000
 BULK_ROWS = 1_000_000  # a backlog that is worth a Spark job
 BULK_LIMIT = 5_000_000  # rows in one
 MESSAGE_BYTES = 4 * 2**20
+LARGE_BATCH = 4096  # rows; smaller ones are gathered before they are sent
 IDLE_WAIT = 0.005
 
 logger = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ Bulk = Callable[[Log, Positions, Positions, "list[Sending]"], None]
 
 @dataclass(frozen=True)
 class Step:
-    """Rows of one read, in the order of their shards."""
+    """Rows of one read, or a part of them, in the order of their shards."""
 
     rows: pa.Table
     shards: npt.NDArray[np.int32]
@@ -52,12 +53,21 @@ class Step:
     row_bytes: float
 
     @classmethod
+    def split(cls, rows: pa.Table) -> Iterator[Step]:
+        """The rows of one read. A log that keeps its rows in the order of their shards has them sent without a copy."""
+        batches = rows.to_batches()
+        if len(rows) < LARGE_BATCH * len(batches):
+            yield cls.of(rows)
+        else:
+            yield from (cls.of(pa.Table.from_batches([batch])) for batch in batches)
+
+    @classmethod
     def of(cls, rows: pa.Table) -> Step:
         """The rows, brought into order."""
         shards = rows["shard"].to_numpy()
         if np.any(np.diff(shards) < 0):
             order = np.argsort(shards, kind="stable")
-            rows, shards = rows.take(order), shards[order]
+            rows, shards = rows.combine_chunks().take(order), shards[order]
         row_bytes = rows.nbytes / max(1, len(rows))
         return cls(rows.combine_chunks(), shards, rows["seq"].to_numpy(), rows["index"].to_numpy(), row_bytes)
 
@@ -73,6 +83,11 @@ class Step:
     def position(self, row: int) -> Position:
         """The position of a row."""
         return Position(int(self.seqs[row]), int(self.indexes[row]))
+
+    def ends(self) -> dict[int, Position]:
+        """The last position of each shard."""
+        last = np.flatnonzero(np.diff(self.shards, append=-1))
+        return {int(self.shards[row]): self.position(int(row)) for row in last}
 
 
 class Pump:
@@ -186,7 +201,9 @@ class Pump:
             return True
         if len(rows) == 0:
             return False
-        self._send(Step.of(rows), group, stands)
+        for step in Step.split(rows):
+            self._send(step, group, stands)
+            stands |= step.ends()  # a flow that was left out of this step must not get the next one
         return True
 
     def _send_in_bulk(self, group: list[Sending]) -> bool:

@@ -118,3 +118,34 @@ def test_good_rows_come_out_of_arrow_as_they_went_in(some: list[dict[str, Any]])
     stamps = {"shard": [0] * len(some), "seq": list(range(len(some))), "index": [0] * len(some)}
     stamped = pa.table([*stamps.values(), *table.columns], names=[*stamps, *table.column_names])
     assert to_updates(stamped) == [Update(shard=0, seq=seq, **row) for seq, row in enumerate(some)]
+
+
+rows_of_any_kind = st.lists(
+    st.fixed_dictionaries(
+        {
+            "shard": st.integers(0, 9),
+            "seq": st.integers(0, 2**62),
+            "index": st.integers(0, 9),
+            "object": texts.filter(bool),
+            "version": st.none() | st.integers(0, 2**63 - 1),
+            "kind": st.sampled_from(["data", "gc"]),
+            "range": st.integers(1, 9),
+            "source": st.none() | texts,
+            "attributes": st.none() | st.dictionaries(texts, texts, max_size=3),
+            "payload": st.none() | st.binary(max_size=9),
+            "time": st.none() | st.datetimes(timezones=st.just(dt.UTC)),
+        }
+    ),
+    max_size=9,
+)
+
+
+@given(rows_of_any_kind, st.integers(0, 9), st.integers(0, 9))
+def test_rows_become_updates_with_the_same_values_in_every_slice(
+    rows: list[dict[str, Any]], start: int, count: int
+) -> None:
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    expected = [Update(**row) for row in rows[start : start + count]]
+    assert to_updates(table.slice(start, count)) == expected
+    for batch in table.to_batches():
+        assert to_updates(batch.slice(start, count)) == expected

@@ -47,7 +47,7 @@ def test_flows_survive_a_restart_of_zookeeper(fragile: tuple[EmbeddedZooKeeper, 
 
 
 @pytest.mark.slow
-def test_flows_stop_while_zookeeper_is_away_and_go_on_when_it_is_back(
+def test_flows_stop_while_zookeeper_is_away_for_a_minute_and_go_on_when_it_is_back(
     fragile: tuple[EmbeddedZooKeeper, Scene],
 ) -> None:
     server, scene = fragile
@@ -64,7 +64,7 @@ def test_flows_stop_while_zookeeper_is_away_and_go_on_when_it_is_back(
         eventually(settled, timeout=8, every=0.5)
         quiet = [scene.delivered("r1", "r2")]
         with pytest.raises(AssertionError):
-            eventually(lambda: quiet.append(scene.delivered("r1", "r2")) or len(set(quiet)) > 1, timeout=12, every=0.5)
+            eventually(lambda: quiet.append(scene.delivered("r1", "r2")) or len(set(quiet)) > 1, timeout=55, every=0.5)
         server.start()
         eventually(lambda: scene.delivered("r1", "r2") > quiet[0] + 150)
     scene.finish("r1", "r2")
