@@ -1,0 +1,152 @@
+"""One sorted run: an Arrow IPC file whose rows are sorted by a 64-bit key, mapped into memory and searched in place.
+
+A small run is one record batch. A large one has a batch for each part of the keys (`key mod parts`, in the order of the
+parts), so that a reader of one part touches no page of the others, and a merge holds one part in memory at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+SMALL = 65_536  # rows; a run of so many or fewer is not split
+
+Longs = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What the rows of runs are: sorted by `key`, one for each key and `identity`, the one with the largest `order`.
+
+    All of these are columns of 64-bit integers without nulls; the others are what one likes.
+    """
+
+    schema: pa.Schema
+    key: str
+    identity: tuple[str, ...]
+    order: str
+    parts: int
+
+    def newest(self, rows: pa.Table) -> pa.Table:
+        """The rows sorted, and of those with one key and identity the newest; among equals the one that came last."""
+        names = (self.key, *self.identity)
+        if len(rows) < 2:
+            return rows
+        columns = [longs(rows, name) for name in names]
+        at = np.lexsort((longs(rows, self.order), *reversed(columns)))
+        same = np.ones(len(at) - 1, bool)
+        for column in columns:
+            placed = column[at]
+            same &= placed[1:] == placed[:-1]
+        return rows.take(pa.array(at[np.append(~same, True)]))
+
+
+class RunFile:
+    """A run that is there. Its memory is the file's pages, which the system takes back when it needs them."""
+
+    def __init__(self, path: Path, layout: Layout) -> None:
+        self.path = path
+        self._layout = layout
+        # The reader keeps the mapping, and every slice of it does: the file may be deleted meanwhile.
+        self._file = pa.ipc.open_file(pa.memory_map(str(path)))
+        self._batches: dict[int, pa.RecordBatch] = {}
+        self.split = self._file.num_record_batches > 1
+
+    def find(self, keys: Longs) -> Iterator[pa.Table]:
+        """The rows with these keys, which are sorted and unlike."""
+        if not self.split:
+            yield self._found(0, keys)
+            return
+        parts = keys % self._layout.parts
+        for part in np.unique(parts).tolist():
+            yield self._found(part, keys[parts == part])
+
+    def part(self, part: int) -> pa.Table:
+        """The rows of one part."""
+        if self.split:
+            return pa.Table.from_batches([self._batch(part)])
+        rows = pa.Table.from_batches([self._batch(0)])
+        mine = longs(rows, self._layout.key) % self._layout.parts == part
+        return rows if mine.all() else rows.filter(pa.array(mine))
+
+    def _found(self, at: int, keys: Longs) -> pa.Table:
+        batch = self._batch(at)
+        held = longs(batch, self._layout.key)
+        first, last = np.searchsorted(held, keys, "left"), np.searchsorted(held, keys, "right")
+        rows = pa.Table.from_batches([batch])
+        counts = last - first
+        return rows.take(pa.array(ranges(first, counts))) if counts.any() else rows.slice(0, 0)
+
+    def _batch(self, at: int) -> pa.RecordBatch:
+        if at not in self._batches:
+            self._batches[at] = self._file.get_batch(at)
+        return self._batches[at]
+
+
+def write_run(path: Path, layout: Layout, rows: Sequence[pa.Table], size: int) -> int:
+    """Write the newest of these rows, given in the order of their coming, as a run; how many they are.
+
+    `size` is how many rows there are at most. The file is on the disk when this returns.
+    """
+    tables = [layout.newest(pa.concat_tables(rows))] if size <= SMALL else _split(rows, layout)
+    return write_batches(path, layout, tables)
+
+
+def merge_runs(path: Path, layout: Layout, runs: Sequence[RunFile], size: int) -> int:
+    """Write one run in the place of several, the oldest first; how many rows it has."""
+    parts = (pa.concat_tables([run.part(part) for run in runs]) for part in range(layout.parts))
+    if size <= SMALL:
+        return write_batches(path, layout, [layout.newest(pa.concat_tables(list(parts)))])
+    return write_batches(path, layout, map(layout.newest, parts))
+
+
+def write_batches(path: Path, layout: Layout, tables: Iterable[pa.Table]) -> int:
+    """Write a file of one record batch a table, and wait until it is on the disk; how many rows it has."""
+    count = 0
+    with open(path, "wb") as file:
+        with pa.ipc.new_file(file, layout.schema) as writer:
+            for table in tables:
+                count += len(table)
+                writer.write_batch(_batch(table))
+        file.flush()
+        os.fsync(file.fileno())
+    return count
+
+
+def longs(rows: pa.Table | pa.RecordBatch, name: str) -> Longs:
+    """A column of 64-bit integers as numpy has it."""
+    column = rows.column(name)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    found: Longs = column.to_numpy(zero_copy_only=True)
+    return found
+
+
+def ranges(firsts: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Longs:
+    """All numbers of several ranges, one range after the other.
+
+    >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
+    [5, 6, 0, 1, 2]
+    """
+    ends = np.cumsum(counts)
+    found: Longs = np.repeat(firsts - ends + counts, counts) + np.arange(ends[-1] if len(ends) else 0)
+    return found
+
+
+def _split(rows: Sequence[pa.Table], layout: Layout) -> Iterator[pa.Table]:
+    whole = pa.concat_tables(rows)
+    parts = longs(whole, layout.key) % layout.parts
+    for part in range(layout.parts):
+        yield layout.newest(whole.filter(pa.array(parts == part)))
+
+
+def _batch(table: pa.Table) -> pa.RecordBatch:
+    whole = table.combine_chunks().to_batches()
+    return whole[0] if whole else pa.RecordBatch.from_pylist([], schema=table.schema)
