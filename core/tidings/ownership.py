@@ -21,7 +21,8 @@ its lease expired before it finds anything else out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,8 +31,13 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 
 from tidings.coordination import Coordination, decode, encode
 from tidings.datamarkers import Datamarker
+from tidings.errors import TidingsError
 from tidings.flows import NODES, Flow
 from tidings.positions import Position
+
+_READ = ("datamarker", "subscriber")
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,19 @@ def _weight(member: str, flow: Flow) -> int:
     return xxhash.xxh64_intdigest(f"{member}\0{flow}".encode())
 
 
+class Wanted(NamedTuple):
+    """A flow to be taken.
+
+    `start` says where it goes on, given its datamarker, or begins, given None. That is written with the ownership: if
+    we die before the first acknowledgement, the next owner must not start later. `defined` is the version of the
+    application's definition; with a newer one the flow is not taken, but looked at again.
+    """
+
+    flow: Flow
+    start: Callable[[Position | None], Position]
+    defined: int = -1
+
+
 class Taken(NamedTuple):
     """A flow that was taken: its epoch, where it goes on, where it stood before, and which subscriber held it."""
 
@@ -89,29 +108,44 @@ class Ownership:
         self._coordination = coordination
         self._member = member
 
-    def take(
-        self, flow: Flow, record: dict[str, Any], start: Callable[[Position | None], Position], defined: int = -1
-    ) -> Taken | None:
-        """Become the owner, in one transaction; None if the flow has an owner, or its application was dropped.
+    def take(self, wanted: Sequence[Wanted], record: dict[str, Any]) -> list[Taken | None]:
+        """Become the owner of flows, in one transaction each; None for one that has an owner, or cannot be served.
 
-        `start` says where the flow goes on, given its datamarker, or begins, given None. That is written with the
-        ownership: if we die before the first acknowledgement, the next owner must not start later. `defined` is the
-        version of the application's definition; with a newer one the flow is not taken, but looked at again.
+        All are asked for before the first answer is waited for: thousands of flows take a few round trips.
         """
-        tree, place = self._coordination, {name: self._coordination.path(*flow.place, name) for name in NODES}
+        tree = self._coordination
         with tree.speaking():
-            asked = {name: tree.client.get_async(path) for name, path in place.items()}
-            found = {name: _answer(one, tree.session_timeout) for name, one in asked.items()}
-        if found["owner"] is not None and not self._disown(flow, found["owner"][1]):
-            return None
-        known = decode(place["datamarker"], found["datamarker"][0]) if found["datamarker"] else None
-        before = Datamarker.from_json(known).position if known else None
-        position = start(before)
+            asked = [self._ask(one.flow) for one in wanted]
+            found = [{name: _answer(one, tree.session_timeout) for name, one in each.items()} for each in asked]
+            for parent in {one.flow.place[:-1] for one, there in zip(wanted, found, strict=True) if not there["place"]}:
+                tree.create_path(*parent)
+        begun = [self._begin(one, there, record) for one, there in zip(wanted, found, strict=True)]
+        return [taken if pending is not None and self._done(pending) else None for taken, pending in begun]
+
+    def _ask(self, flow: Flow) -> dict[str, Any]:
+        tree = self._coordination
+        place = {"place": tree.path(*flow.place)} | {name: tree.path(*flow.place, name) for name in NODES}
+        return {name: tree.client.get_async(path) for name, path in place.items()}
+
+    def _begin(self, wanted: Wanted, found: dict[str, Any], record: dict[str, Any]) -> tuple[Taken | None, Any]:
+        """Begin the transaction; the epoch is known beforehand, because it fails if someone else is first."""
+        flow, tree = wanted.flow, self._coordination
+        place = {name: tree.path(*flow.place, name) for name in NODES}
+        if found["owner"] and not self._disown(flow, found["owner"][1]):
+            return None, None
+        try:
+            known, holder = (decode(place[name], found[name][0]) if found[name] else None for name in _READ)
+            before = Datamarker.from_json(known).position if known else None
+            position = wanted.start(before)
+        except TidingsError as error:
+            logger.warning("flow %s cannot be served: %s", flow, error)
+            return None, None
         epoch = found["epoch"][1].version + 1 if found["epoch"] else 1
         transaction = tree.client.transaction()
-        transaction.check(tree.path("applications", flow.application), defined)
+        transaction.check(tree.path("applications", flow.application), wanted.defined)
+        if not found["place"]:
+            transaction.create(tree.path(*flow.place), b"")
         if not found["epoch"]:
-            tree.create_path(*flow.place)
             transaction.create(place["epoch"], encode({}))
         transaction.set_data(place["epoch"], encode({}), epoch - 1)
         transaction.create(place["owner"], encode({"publisher": self._member, **record}), ephemeral=True)
@@ -122,12 +156,7 @@ class Ownership:
             transaction.set_data(place["datamarker"], marker)
         if not found["subscriber"]:
             transaction.create(place["subscriber"], b"")
-        holder = decode(place["subscriber"], found["subscriber"][0]) if found["subscriber"] else None
-        return (
-            Taken(epoch, position, before, holder["id"] if holder else None)
-            if self._done(transaction.commit_async())
-            else None
-        )
+        return Taken(epoch, position, before, holder["id"] if holder else None), transaction.commit_async()
 
     def release(self, flow: Flow, epoch: int) -> bool:
         """Stop being the owner; False if that was over already."""

@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from tidings.applications import Application
 from tidings.balancing import strategy
@@ -56,7 +55,6 @@ class Placement:
         self._connections: dict[tuple[str, str], Connection] = {}
         self._connecting = threading.Lock()
         self._unreachable: dict[tuple[str, str], float] = {}
-        self._hands = ThreadPoolExecutor(8, thread_name_prefix="tidings-flows")  # most of it is waiting
         self._records = Records(ownership, self._on_marker, self._on_replaced)
 
     def sendings(self) -> Iterator[Sending]:
@@ -70,7 +68,6 @@ class Placement:
         """End all connections, and write what is left to be written."""
         self._records.close()
         self.hang_up()
-        self._hands.shutdown()
 
     def hang_up(self) -> None:
         """End all connections: what is said on one that ends is not heard."""
@@ -103,7 +100,9 @@ class Placement:
                 idle.append((sending, sending.subscriber if self._keeps(sending) else wanted))
             elif sending.state is State.OPEN and sending.subscriber != wanted and (wanted or self._leaves(sending)):
                 self._close_at_a_token(sending)
-        list(self._hands.map(lambda pair: self._assign(*pair), idle))
+        begun = [(sending, peer, self._begin_assigning(sending, peer)) for sending, peer in idle if peer is not None]
+        for sending, subscriber, finish in begun:
+            self._assign(sending, subscriber, finish)
 
     def _shares(self, application: str) -> dict[str, float]:
         """The subscribers that take flows, and their weights; those that do not answer only if there are no others."""
@@ -132,18 +131,22 @@ class Placement:
         given_up = sending.failures > 0 and time.monotonic() - sending.failing_since > self._patience
         return sending.bound and self._lives(sending) and not given_up
 
-    def _assign(self, sending: Sending, subscriber: str | None) -> None:
-        peer = self._peer(sending.flow.application, subscriber)
-        if subscriber is None or peer is None:
+    def _begin_assigning(self, sending: Sending, subscriber: str) -> Callable[[], bool]:
+        if sending.assigned == subscriber:
+            return lambda: True  # that is written already
+        holder = {"id": subscriber, "epoch": sending.epoch}
+        return self._ownership.begin_write(sending.flow, sending.epoch, "subscriber", holder)
+
+    def _assign(self, sending: Sending, subscriber: str, finish: Callable[[], bool]) -> None:
+        if not finish():
+            self._on_replaced(sending)
             return
-        if sending.assigned != subscriber:
-            holder = {"id": subscriber, "epoch": sending.epoch}
-            if not self._ownership.write(sending.flow, sending.epoch, "subscriber", holder):
-                self._on_replaced(sending)
-                return
+        sending.assigned = sending.subscriber = subscriber
+        peer = self._peer(sending.flow.application, subscriber)
+        if peer is None:
+            return  # gone meanwhile
         connection = self._connection(sending.flow.application, subscriber, peer.address)
         with sending.lock:
-            sending.subscriber = sending.assigned = subscriber
             sending.connection = connection
             sending.turn += 1
             sending.enter(State.OPENING)

@@ -7,6 +7,7 @@ stream does the sending; `Placement` finds the subscribers and speaks with them.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import socket
@@ -14,7 +15,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -28,9 +28,9 @@ from tidings.errors import CoordinationUnavailable, PublisherExists, TidingsErro
 from tidings.flows import Flow
 from tidings.leases import Lease
 from tidings.logs import Log, open_log, positions_at
-from tidings.ownership import Member, Ownership, plan_ownership
+from tidings.ownership import Member, Ownership, Taken, Wanted, plan_ownership
 from tidings.placement import Placement
-from tidings.positions import Position, Positions
+from tidings.positions import Bounds, Position, Positions
 from tidings.pump import BULK_ROWS, Pump
 from tidings.sending import Sending
 from tidings.streams import StreamDefinition
@@ -39,6 +39,7 @@ from tidings.views import View
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+AT_ONCE = 500  # flows that are taken together
 PLAN_AT_LEAST = 5.0  # seconds between two looks at everything, though nothing seems to have changed
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,6 @@ class Publisher:
         self._pumps: dict[str, Pump] = {}
         self._unreadable: dict[str, str] = {}
         self._plan: dict[Application, list[Flow]] = {}
-        self._hands = ThreadPoolExecutor(8, thread_name_prefix="tidings-taking")  # most of taking a flow is waiting
         self._view = View(coordination, self._on_change)
         self._lease = Lease(coordination)
         self._placement = Placement(
@@ -139,7 +139,6 @@ class Publisher:
                 for sending in self._placement.sendings():
                     self._ownership.release(sending.flow, sending.epoch)
                 self._coordination.delete("publishers", self.name)
-        self._hands.shutdown()
         self._lease.close()
 
     def __enter__(self) -> Publisher:
@@ -241,8 +240,10 @@ class Publisher:
                 self._update(sending, applications[flow.application])
         wanted = [flow for flow in mine if flow not in owned and flow.stream in self._pumps]
         self._view.fill([(*flow.place, "owner") for flow in wanted])
-        taken = list(self._hands.map(lambda flow: self._take(flow, applications[flow.application]), wanted))
-        return all(taken) and not self._unreadable
+        # One that has an owner is looked at again when that is gone, which the view tells.
+        free = [flow for flow in wanted if self._view.value(*flow.place, "owner") is None]
+        whole = [self._take(free[at : at + AT_ONCE], applications) for at in range(0, len(free), AT_ONCE)]
+        return all(whole) and not self._unreadable
 
     def _open_logs(self, wanted: dict[str, StreamDefinition], defined: dict[str, StreamDefinition]) -> None:
         """Have a pump for each stream that is wanted, and none for one that was dropped or made anew."""
@@ -315,23 +316,26 @@ class Publisher:
         controls = {flow: self._view.value(*flow.place, "control") for flow in flows}
         return {flow: control["pin"] for flow, control in controls.items() if control and control.get("pin")}
 
-    def _take(self, flow: Flow, application: Application) -> bool:
-        """Become a flow's owner; False if that should be tried again, though nothing in ZooKeeper changes."""
+    def _take(self, flows: list[Flow], applications: dict[str, Application]) -> bool:
+        """Become the owner of flows; False if one should be tried again, though nothing in ZooKeeper changes."""
+        bounds = {stream: self._pumps[stream].log.bounds() for stream in {flow.stream for flow in flows}}
+
+        def start(flow: Flow, before: Position | None) -> Position:
+            log = self._pumps[flow.stream].log
+            return _start(applications[flow.application], flow, log, bounds[flow.stream][flow.shard], before)
+
+        wanted = [
+            Wanted(flow, functools.partial(start, flow), self._view.version("applications", flow.application))
+            for flow in flows
+        ]
+        taken = self._ownership.take(wanted, {"host": socket.gethostname(), "pid": os.getpid()})
+        for flow, one in zip(flows, taken, strict=True):
+            if one is not None:
+                self._own(flow, one, applications[flow.application])
+        return None not in taken
+
+    def _own(self, flow: Flow, taken: Taken, application: Application) -> None:
         pump = self._pumps[flow.stream]
-        if self._view.value(*flow.place, "owner") is not None:
-            return True  # its end will be seen
-        try:
-            taken = self._ownership.take(
-                flow,
-                {"host": socket.gethostname(), "pid": os.getpid()},
-                lambda before: _start(application, flow, pump.log, before),
-                self._view.version("applications", flow.application),
-            )
-        except TidingsError as error:
-            logger.warning("flow %s cannot be served: %s", flow, error)
-            return False
-        if taken is None:
-            return False
         sending = Sending(pump.lock, flow, taken.epoch, application, application.parsed_filter(), taken.position)
         sending.subscriber = taken.holder
         sending.bound = taken.holder is not None
@@ -340,7 +344,6 @@ class Publisher:
         with pump.lock:
             pump.flows[flow] = sending
         logger.info("publisher %s owns %s, epoch %d, from %s", self.name, flow, taken.epoch, taken.position)
-        return True
 
     def _update(self, sending: Sending, application: Application) -> None:
         if sending.application != application:
@@ -370,11 +373,10 @@ class Publisher:
         send_in_bulk(spark, log, after, upto, targets, filters, self._security)
 
 
-def _start(application: Application, flow: Flow, log: Log, before: Position | None) -> Position:
+def _start(application: Application, flow: Flow, log: Log, bounds: Bounds, before: Position | None) -> Position:
     """Where a flow goes on that stood at `before`, or begins if that is None."""
     if before is not None and (application.mode == "reliable" or application.max_age is not None):
         return before  # what is too old by now is skipped, and counted, as it is read
-    bounds = log.bounds()[flow.shard]
     named = application.starting_positions(flow.stream)
     if application.mode == "realtime" or application.start == "latest":
         return bounds.head

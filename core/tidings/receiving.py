@@ -17,8 +17,8 @@ from tidings.updates import SCHEMA
 
 logger = logging.getLogger(__name__)
 
-Reply = Callable[[Message], None]
-"""Answers on the exchange on which something was said; does nothing once that has ended."""
+Reply = Callable[[Message], bool]
+"""Answers on the exchange on which something was said; False, and nothing is done, once that has ended."""
 
 
 class Listener(Protocol):
@@ -70,13 +70,15 @@ class Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no h
         over = False
         writer.begin(pa.schema([]))
 
-        def reply(message: Message) -> None:
+        def reply(message: Message) -> bool:
             try:
                 with lock:
                     if not over:
                         writer.write_metadata(encode(message))
+                    return not over
             except (pa.ArrowException, OSError):
                 logger.debug("the publisher is gone")
+                return False
 
         self._replies.append(reply)
         try:

@@ -23,10 +23,11 @@ from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
+from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KazooState
 
 from tidings.applications import sweep
-from tidings.coordination import Coordination, check_name
+from tidings.coordination import Coordination, check_name, decode
 from tidings.datamarkers import Datamarker
 from tidings.delivery import OPEN, Message, Security
 from tidings.errors import SubscriberExists, TidingsError
@@ -57,7 +58,7 @@ class _Held:
 
     flow: Flow
     era: Era = NO_ERA
-    reply: Reply = lambda message: None
+    reply: Reply = lambda message: False
     todo: deque[tuple[Era, Message, pa.RecordBatch | None, Reply]] = field(default_factory=deque)
     running: bool = False
     open: bool = False
@@ -281,7 +282,7 @@ class Subscriber:
         """Take in one message; ValueError, KeyError or TypeError if it makes no sense."""
         stream = str(message["stream"])
         if message["t"] == "open":
-            self._open(stream, message, reply)
+            self._ask_who_holds(stream, message, reply)
         elif message["t"] == "batch":
             start = 0
             for shard, epoch, turn, count, seq, index in message["parts"]:
@@ -295,38 +296,52 @@ class Subscriber:
         else:
             raise ValueError(f"a message of unknown type {message['t']!r}")
 
-    def _open(self, stream: str, message: Message, reply: Reply) -> None:
-        shard, era = int(message["shard"]), _era(message)
-        flow = Flow(self.application, stream, shard)
-        answer = {"stream": stream, "shard": shard, "epoch": era[0], "turn": era[1]}
-        try:
-            holder = self._coordination.read(*flow.place, "subscriber")
-        except TidingsError as error:
-            reply({"t": "refused", **answer, "reason": str(error)})
-            return
-        with self._lock:
-            held = self._held.setdefault((stream, shard), _Held(flow))
-            if era <= held.era:
-                reason = f"the flow's epoch is {held.era[0]} already"
-            elif holder is None or holder["id"] != self.id or holder["epoch"] != era[0]:
-                reason = "ZooKeeper does not name this subscriber for that epoch"
-            elif self._closed.is_set():
-                reason = "the subscriber is closing"
+    def _ask_who_holds(self, stream: str, message: Message, reply: Reply) -> None:
+        """Open a flow once ZooKeeper has said who holds it; others may be asked for meanwhile."""
+        flow, era = Flow(self.application, stream, int(message["shard"])), _era(message)
+        path = self._coordination.path(*flow.place, "subscriber")
+
+        def answered(asked: Any) -> None:
+            holder = None
+            try:
+                with self._coordination.speaking(), contextlib.suppress(NoNodeError):
+                    holder = decode(path, asked.get()[0])
+            except TidingsError as error:
+                reply({"t": "refused", **_about(flow, era), "reason": str(error)})
             else:
-                reason = None
+                self._open(flow, era, message, reply, holder)
+
+        self._coordination.client.get_async(path).rawlink(answered)
+
+    def _open(self, flow: Flow, era: Era, message: Message, reply: Reply, holder: dict[str, Any] | None) -> None:
+        with self._lock:
+            held = self._held.setdefault((flow.stream, flow.shard), _Held(flow))
+            if era <= held.era:
+                problem = f"the flow's epoch is {held.era[0]} already"
+            elif holder is None or holder["id"] != self.id or holder["epoch"] != era[0]:
+                problem = "ZooKeeper does not name this subscriber for that epoch"
+            elif self._closed.is_set():
+                problem = "the subscriber is closing"
+            else:
+                problem = None
                 held.era, held.reply, held.open, held.parked, held.attended = era, reply, True, False, True
                 held.todo.clear()
-        if reason:
-            reply({"t": "refused", **answer, "reason": reason})
+        if problem is not None:
+            reply({"t": "refused", **_about(flow, era), "reason": problem})
             return
-        self._enqueue(stream, message, None, reply)
-        reply({"t": "opened", **answer})
+        self._enqueue(flow.stream, message, None, reply)
+        if not reply({"t": "opened", **_about(flow, era)}):
+            self.hung_up(reply)  # which was not known yet to have this flow
         self._changed.set()
 
     def _enqueue(self, stream: str, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         shard, era = int(message["shard"]), _era(message)
         with self._lock:
             held = self._held.get((stream, shard))
+            if message["t"] == "close":
+                held = held or self._held.setdefault((stream, shard), _Held(Flow(self.application, stream, shard)))
+                if era > held.era:
+                    held.era = era  # an opening on which ZooKeeper has not answered yet comes too late now
             if held is not None and held.open and held.era == era:
                 held.todo.append((era, message, rows, reply))
                 if not held.running and not held.parked and not self._closed.is_set():
@@ -334,8 +349,7 @@ class Subscriber:
                     self._pool.submit(self._process, held)
                 return
         reason = "that epoch is over" if held is not None else "the flow is not open"
-        answer = {"stream": stream, "shard": shard, "epoch": era[0], "turn": era[1]}
-        reply({"t": "refused", **answer, "reason": reason})
+        reply({"t": "refused", **_about(Flow(self.application, stream, shard), era), "reason": reason})
 
     # What the handler does
 
@@ -371,8 +385,7 @@ class Subscriber:
         rows: pa.RecordBatch | None,
         reply: Reply,
     ) -> None:
-        flow, (epoch, turn) = held.flow, era
-        answer = {"stream": flow.stream, "shard": flow.shard, "epoch": epoch, "turn": turn}
+        flow, answer = held.flow, _about(held.flow, era)
         kind = message["t"]
         position = Position(*message["position"]) if "position" in message else None
         if kind == "batch":
@@ -383,7 +396,7 @@ class Subscriber:
             reply({"t": "done", **answer, "position": message["position"]})  # a large step has exchanges of its own
         elif kind == "token":
             assert position is not None
-            if self._call(held, era, "on_token", flow, Datamarker.now(position, epoch)):
+            if self._call(held, era, "on_token", flow, Datamarker.now(position, era[0])):
                 held.reply({"t": "ack", **answer, "position": message["position"]})
         elif kind == "open":
             self._call(held, era, "on_shard_notice", flow)
@@ -427,8 +440,7 @@ class Subscriber:
             held.parked = True
             held.todo.clear()
         logger.error("flow %s is parked, and nothing more of it is processed here: %s", held.flow, reason)
-        answer = {"stream": held.flow.stream, "shard": held.flow.shard, "epoch": era[0], "turn": era[1]}
-        held.reply({"t": "parked", **answer, "reason": reason[:500]})
+        held.reply({"t": "parked", **_about(held.flow, era), "reason": reason[:500]})
 
     def _drop(self, held: _Held, reason: str) -> None:
         """Let go of a flow that its publisher has not closed, and tell it: it may be waiting for an answer."""
@@ -465,8 +477,12 @@ class Subscriber:
             if held.era != era:
                 return  # opened again meanwhile: nobody waits for answers of that era
             reply = held.reply
-        answer = {"stream": held.flow.stream, "shard": held.flow.shard, "epoch": era[0], "turn": era[1]}
-        reply({"t": "refused", **answer, "reason": reason})
+        reply({"t": "refused", **_about(held.flow, era), "reason": reason})
+
+
+def _about(flow: Flow, era: Era) -> Message:
+    """What an answer says first: which flow, and which era of it."""
+    return {"stream": flow.stream, "shard": flow.shard, "epoch": era[0], "turn": era[1]}
 
 
 def _era(message: Message) -> Era:

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from tidings.cluster import Cluster
 from tidings.coordination import Coordination
 from tidings.datamarkers import Datamarker
+from tidings.errors import InvalidPosition
 from tidings.flows import Flow
-from tidings.ownership import Member, Ownership, Taken, plan_ownership
+from tidings.ownership import Member, Ownership, Taken, Wanted, plan_ownership
 from tidings.positions import START, Position
 from tidings.testing import eventually
 from tidings.views import View
@@ -113,7 +114,7 @@ Make = Callable[[str], tuple[Ownership, Coordination]]
 
 def take(one: Ownership) -> int | None:
     """Take the flow, from its beginning if it has none."""
-    taken = one.take(FLOW, {}, lambda before: before or START)
+    (taken,) = one.take([Wanted(FLOW, lambda before: before or START)], {})
     return taken.epoch if taken else None
 
 
@@ -177,12 +178,12 @@ def test_what_a_session_holds_and_does_not_know_of_it_can_take_again_with_a_larg
 
 def test_a_flow_begins_where_it_is_told_and_goes_on_where_it_stands(cluster: Cluster, owner: Make) -> None:
     (first, _), (second, _) = owner("p1"), owner("p2")
-    taken = first.take(FLOW, {}, lambda before: Position(41) if before is None else before)
-    assert taken == Taken(1, Position(41), None, None)
+    taken = first.take([Wanted(FLOW, lambda before: Position(41) if before is None else before)], {})
+    assert taken == [Taken(1, Position(41), None, None)]
     assert first.write(FLOW, 1, "subscriber", {"id": "r1", "epoch": 1})
     assert first.release(FLOW, 1)
-    taken = second.take(FLOW, {}, lambda before: before or Position(0))
-    assert taken == Taken(2, Position(41), Position(41), "r1")
+    taken = second.take([Wanted(FLOW, lambda before: before or Position(0))], {})
+    assert taken == [Taken(2, Position(41), Position(41), "r1")]
 
 
 def test_a_flow_is_not_taken_for_an_application_that_was_dropped_or_changed_meanwhile(
@@ -193,6 +194,22 @@ def test_a_flow_is_not_taken_for_an_application_that_was_dropped_or_changed_mean
     assert view.value("applications", "cache") is not None
     seen = view.version("applications", "cache")
     cluster.coordination.write({"another": "definition"}, "applications", "cache")
-    assert first.take(FLOW, {}, lambda before: START, seen) is None
+    assert first.take([Wanted(FLOW, lambda before: START, seen)], {}) == [None]
     cluster.coordination.delete("applications", "cache")
-    assert first.take(FLOW, {}, lambda before: START) is None
+    assert first.take([Wanted(FLOW, lambda before: START)], {}) == [None]
+
+
+def test_of_many_flows_those_are_taken_that_are_free_and_can_be_served(owner: Make) -> None:
+    (first, _), (second, _) = owner("p1"), owner("p2")
+    flows = [Flow(FLOW.application, FLOW.stream, shard) for shard in range(20)]
+
+    def start(before: Position | None) -> Position:
+        return START
+
+    def cannot(before: Position | None) -> Position:
+        raise InvalidPosition("there is no such place")
+
+    assert None not in first.take([Wanted(flow, start) for flow in flows[:5]], {})
+    wanted = [Wanted(flow, cannot if flow.shard >= 15 else start) for flow in flows]
+    taken = second.take(wanted, {})
+    assert [one is not None for one in taken] == [False] * 5 + [True] * 10 + [False] * 5
