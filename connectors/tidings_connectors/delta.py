@@ -74,7 +74,7 @@ class DeltaLog:
     def bounds(self) -> dict[int, Bounds]:
         with self._speaking():
             snapshot = self._table.refresh()
-            return _bounds(snapshot)
+            return snapshot.bounds
 
     def reach(self, after: Positions, limit: int | None) -> Positions:
         with self._speaking():
@@ -222,7 +222,7 @@ class DeltaLog:
     def _drop(self, snapshot: Snapshot, count: int, dry_run: bool) -> dict[int, Bounds]:
         """Let go of the oldest so many segments, and say what is left."""
         if dry_run:
-            return _bounds(snapshot.without(count))
+            return snapshot.without(count).bounds
         self.upkeep.drop(snapshot.segments[:count])
         return self.bounds()
 
@@ -230,7 +230,7 @@ class DeltaLog:
         """The positions as offsets, if the log holds all that comes after them."""
         offsets = self._offsets(positions)
         if np.any(offsets < snapshot.floors) or np.any(offsets > snapshot.heads):
-            check_held(self._stream.name, _bounds(snapshot), _positions(offsets))
+            check_held(self._stream.name, snapshot.bounds, _positions(offsets))
         return offsets
 
     def _offsets(self, positions: Positions) -> Offsets:
@@ -304,11 +304,6 @@ def _portions(updates: pa.Table) -> Iterator[slice]:
     row_bytes = max(1, updates.nbytes // max(1, len(updates)))
     rows = max(1, min(SEGMENT_ROWS, SEGMENT_BYTES // row_bytes))
     return (slice(start, min(start + rows, len(updates))) for start in range(0, len(updates), rows))
-
-
-def _bounds(snapshot: Snapshot) -> dict[int, Bounds]:
-    pairs = zip(snapshot.floors.tolist(), snapshot.heads.tolist(), strict=True)
-    return {shard: Bounds(Position(floor), Position(head)) for shard, (floor, head) in enumerate(pairs)}
 
 
 def _positions(offsets: Offsets) -> Positions:

@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidings.positions import Bounds, Position
 from tidings.updates import SCHEMA
 
 Offsets = npt.NDArray[np.int64]
@@ -110,6 +111,12 @@ class Snapshot:
         """For each shard, the newest seq."""
         spans = [segment.span.heads for segment in self.segments]
         return np.maximum.reduce(spans) if spans else np.full(self.shards, -1, np.int64)
+
+    @functools.cached_property
+    def bounds(self) -> dict[int, Bounds]:
+        """What is held of each shard, as positions."""
+        pairs = zip(self.floors.tolist(), self.heads.tolist(), strict=True)
+        return {shard: Bounds(Position(floor), Position(head)) for shard, (floor, head) in enumerate(pairs)}
 
     def without(self, count: int) -> Snapshot:
         """What is left when the oldest so many segments are gone."""

@@ -46,8 +46,8 @@ def even(flows: Collection[Flow], capacities: Mapping[str, float], current: Mapp
     held = Counter(current[flow] for flow in flows if current.get(flow) in capacities)
     exact = {one: len(flows) * capacity / total for one, capacity in capacities.items()}
     quota = {one: int(share) for one, share in exact.items()}
-    # What is left over goes to those who lose most by rounding, and among equals to those who have flows already.
-    by_loss = sorted(capacities, key=lambda one: (quota[one] - exact[one], -held[one], one))
+    # What is left over goes to those who lose most by rounding, and among equals to those who need not give it back.
+    by_loss = sorted(capacities, key=lambda one: (quota[one] - exact[one], held[one] <= quota[one], one))
     for one in by_loss[: len(flows) - sum(quota.values())]:
         quota[one] += 1
     target: dict[Flow, str] = {}

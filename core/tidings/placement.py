@@ -78,10 +78,10 @@ class Placement:
 
     # Where flows go
 
-    def place(self, application: Application, flows: list[Flow]) -> None:
-        """Find a subscriber for each flow that has none, and move those that should be elsewhere."""
+    def place(self, application: Application, flows: list[Flow], *, replan: bool) -> None:
+        """Find a subscriber for each flow that has none; with `replan`, move those that should be elsewhere too."""
         mine = {sending.flow: sending for sending in self.sendings() if sending.flow.application == application.name}
-        if not mine:
+        if not mine or not (replan or any(one.state is State.IDLE and not one.leaving for one in mine.values())):
             return
         current = {flow: sending.subscriber for flow, sending in mine.items() if sending.subscriber}
         if application.balance != "random":

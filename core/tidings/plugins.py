@@ -5,6 +5,7 @@
 | `tidings.logs` | a log, by the scheme of its address |
 | `tidings.stages` | a stage of a pipeline, by its name in `tidings.yml` |
 | `tidings.balancers` | a way to share an application's flows among its subscribers, by its name |
+| `tidings.commands` | a function that adds commands to the command line; it is given the `typer.Typer` |
 
 "Not installed" and "installed, but it does not import" are different errors, because the cure is different.
 """
@@ -18,7 +19,12 @@ from typing import Any
 
 from tidings.errors import PluginBroken, PluginMissing, TidingsError
 
-GROUPS = {"tidings.logs": "log", "tidings.stages": "stage", "tidings.balancers": "balancer"}
+GROUPS = {
+    "tidings.logs": "log",
+    "tidings.stages": "stage",
+    "tidings.balancers": "balancer",
+    "tidings.commands": "command",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,11 @@ def load(group: str, name: str) -> Any:
         raise
     except Exception as error:
         raise PluginBroken(f"{kind} {name!r} ({_target(matching[0])}) does not import: {error}") from error
+
+
+def installed_names(group: str) -> list[str]:
+    """The names of a group's plugins; none of them is imported."""
+    return sorted(entry.name for entry in entry_points(group=group))
 
 
 def installed() -> list[Plugin]:

@@ -176,13 +176,16 @@ class Publisher:
                     self._start_afresh()
                 if self._suspended or self._lost:
                     continue
-                if self._stale or time.monotonic() - planned > PLAN_AT_LEAST:
-                    self._stale, planned = False, time.monotonic()
+                begun = time.monotonic()
+                replan = self._stale or begun - planned > PLAN_AT_LEAST
+                if replan:
+                    self._stale, planned = False, begun
                     if not self._reconcile():
                         self._stale = True
                 for application, flows in self._plan.items():
-                    self._place(application, flows)
+                    self._place(application, flows, replan)
                 self._placement.advance()
+                self._closed.wait(time.monotonic() - begun)  # with very many flows, leave half of the time to sending
             except TidingsError as error:
                 self._stale = True
                 logger.info("publisher %s: %s", self.name, error)
@@ -191,9 +194,9 @@ class Publisher:
                 logger.exception("publisher %s: a step of its control failed", self.name)
                 self._closed.wait(1.0)
 
-    def _place(self, application: Application, flows: list[Flow]) -> None:
+    def _place(self, application: Application, flows: list[Flow], replan: bool) -> None:
         try:
-            self._placement.place(application, flows)
+            self._placement.place(application, flows, replan=replan)
         except CoordinationUnavailable:
             raise
         except Exception:  # a balancer may be anybody's: the other applications go on

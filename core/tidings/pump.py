@@ -25,7 +25,7 @@ from tidings.delivery import Connection
 from tidings.errors import DeliveryFailed, PositionsLost, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log
-from tidings.positions import Position, Positions
+from tidings.positions import Bounds, Position, Positions
 from tidings.sending import Sending, State
 from tidings.streams import StreamDefinition
 
@@ -115,6 +115,8 @@ class Pump:
         self._step_rows = step_rows
         self._bulk = bulk
         self._bulk_rows = bulk_rows
+        self._nothing_new: Mapping[int, Bounds] | None = None
+        """The bounds of the log at which the head reader found nothing; looked up again when a flow joins it."""
         self._stopped = threading.Event()
         self._threads = [
             threading.Thread(target=self._run, args=(work,), name=f"tidings-{name}", daemon=True)
@@ -152,9 +154,16 @@ class Pump:
 
     def head_step(self) -> bool:
         """Read what is new and send it to the flows that keep up; False if there was nothing."""
+        bounds = self._log.bounds()
+        if bounds is self._nothing_new:
+            return False
+        self._nothing_new = bounds
         with self.lock:
             riding = [one for one in self.flows.values() if one.state is State.OPEN and one.attached]
-        return bool(riding) and self._read_and_send(riding)
+        busy = bool(riding) and self._read_and_send(riding)
+        if busy:
+            self._nothing_new = None
+        return busy
 
     def catch_up_step(self) -> bool:
         """Bring detached flows that have room a little further; False if there was nothing to do.
@@ -181,6 +190,7 @@ class Pump:
             for one in group:
                 near = heads[one.flow.shard] - one.sent.seq <= self._step_rows // 4
                 one.attached = one.state is State.OPEN and near and one.bytes_in_flight < self._window
+            self._nothing_new = None
         return busy
 
     def _read_and_send(self, group: list[Sending]) -> bool:

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Annotated
 
@@ -38,6 +38,7 @@ from tidings.cli.subscribe import EXAMPLES as SUBSCRIBE_EXAMPLES
 from tidings.cli.subscribe import subscribe_command
 from tidings.cli.zookeeper import zookeeper_command
 from tidings.errors import TidingsError
+from tidings.plugins import installed_names, load
 
 EXAMPLES = """\b
 Examples:
@@ -76,6 +77,21 @@ app.command("plugins", short_help="List the logs and stages that are installed."
 app.command("doctor", short_help="Is this machine ready, and if not, what to do?")(doctor_command)
 app.command("jars", short_help="Fetch the jars that Spark needs, once.")(jars_command)
 app.command("zookeeper", short_help="Run a ZooKeeper in the foreground, for development.")(zookeeper_command)
+
+
+def _broken(problem: TidingsError) -> Callable[[], None]:
+    def command() -> None:
+        raise problem
+
+    return command
+
+
+# A plugin's commands: an entry point of the group `tidings.commands` names a function that adds them to this app.
+for _name in installed_names("tidings.commands"):
+    try:
+        load("tidings.commands", _name)(app)
+    except TidingsError as error:  # the other commands work all the same
+        app.command(_name, short_help="This plugin does not import.")(_broken(error))
 
 
 def _print_version(wanted: bool) -> None:
@@ -158,6 +174,7 @@ def _logging(verbose: int) -> Iterator[None]:
     levels = {
         "tidings": level,
         "tidings_connectors": level,
+        "tidings_thialfi": level,
         "kazoo": logging.INFO if verbose > 1 else logging.CRITICAL,
     }
     before = {name: logging.getLogger(name).level for name in levels}
