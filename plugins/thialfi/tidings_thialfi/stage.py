@@ -1,0 +1,233 @@
+"""The stage `thialfi`: updates and what clients want in, what clients are told out.
+
+| option | default | meaning |
+| --- | --- | --- |
+| `service` | required | its streams are `<service>.operations`, an input, and `<service>.notifications`, the output |
+| `away_days` | 30 | a client that was not heard of for so long is forgotten |
+| `payload_bytes` | 1,024 | a larger payload is told when it comes, and not kept for those who hear of it later |
+| `parts` | 16 | into how many parts the larger runs are split; runs are made anew when it changes |
+| `collect_every` | 64 | batches between two looks for clients that are away, at one part of the clients each |
+
+All other inputs are streams of updates. A batch is one Spark job, which makes keys and columns; it comes to the driver
+as Arrow, since what is written leaves from there, and is matched there over the memory-mapped runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, PrivateAttr
+
+from tidings.errors import InvalidOption
+from tidings.stages import Stage
+from tidings_thialfi import answers, presence
+from tidings_thialfi import rows as words
+from tidings_thialfi.columns import Longs, flags, longs
+from tidings_thialfi.matching import LARGEST, objects_after, registrations_after, tell
+from tidings_thialfi.tables import ACKNOWLEDGEMENTS, Index
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tidings.stages.state import State
+    from tidings.streams import StreamDefinition
+
+DAY = 86_400 * 10**6  # microseconds
+ZOMBIE = "the service does not know this client any more"
+AWAY = "the client was not heard of for too long"
+
+
+class Thialfi(Stage):
+    """Tells each registered client the latest version of each object, in the end and whatever fails."""
+
+    service: Annotated[str, Field(min_length=1)]
+    away_days: Annotated[float, Field(gt=0)] = 30.0
+    payload_bytes: Annotated[int, Field(ge=0)] = 1024
+    parts: Annotated[int, Field(ge=1, le=1024)] = 16
+    collect_every: Annotated[int, Field(ge=1)] = 64
+
+    _index: Index | None = PrivateAttr(None)
+
+    def check(self, inputs: Sequence[StreamDefinition], output: StreamDefinition | None) -> None:
+        """Refuse inputs without the service's operations, or another output than its notifications."""
+        super().check(inputs, output)
+        operations, notifications = words.operations_of(self.service), words.notifications_of(self.service)
+        if operations not in [stream.name for stream in inputs]:
+            raise InvalidOption(f"the stage reads what clients want: name {operations!r} among its inputs")
+        if output is not None and output.name != notifications:
+            raise InvalidOption(f"what clients are told is written to {notifications!r}, not to {output.name!r}")
+
+    def apply(self, batch: DataFrame, state: State) -> DataFrame:
+        """What clients are told of this batch."""
+        index = self._opened(state)
+        advance = _Aside(lambda: index.advance(state.batch_id))  # while Spark reads
+        rows = _columns(batch, words.operations_of(self.service)).toArrow()
+        advance.join()
+        return batch.sparkSession.createDataFrame(self._step(rows, index, state))
+
+    def _opened(self, state: State) -> Index:
+        known = self._index
+        if known is None or (known.folder, known.app) != (state.folder, state.app):
+            if known is not None:
+                known.close()
+            self._index = known = Index(state.folder, state.app, self.parts)
+        return known
+
+    def _step(self, rows: pa.Table, index: Index, state: State) -> pa.Table:
+        now = pc.max(rows["time"]).as_py() or 0
+        updates, ops = _split(rows)
+        ids = np.unique(longs(ops, "client"))
+        known = presence.Clients.of(ids, index["clients"].lookup(ids))
+        after, facts = presence.step(known, ops)
+        zombies = ids[~after.marked]
+        ops = ops.filter(pa.array(after.marked[after.at(longs(ops, "client"))]))
+        away = self._away(index, state.batch_id, now, ids)
+
+        # Everything about the clients whose registrations may change, or that come online.
+        asking = _chosen(ops, words.REGISTER, words.UNREGISTER)
+        coming = np.unique(longs(_chosen(ops, words.ONLINE), "client"))
+        deciding = np.unique(np.concatenate([longs(_chosen(ops, words.SYNC), "client"), longs(asking, "client")]))
+        ended = np.union1d(zombies, away.ids)
+        touched = np.union1d(np.union1d(coming, deciding), ended)
+        of_touched = presence.Clients.of(touched, index["clients"].lookup(touched))
+        of_touched = _updated(of_touched, after)
+        registrations = registrations_after(index["registrations_of"].lookup(touched), asking, of_touched, ended)
+        mine = registrations.rows.filter(pa.array(registrations.registered))
+        fresh, asked = (column[registrations.registered] for column in (registrations.fresh, registrations.asked))
+        pending = asked | np.isin(longs(mine, "client"), coming)
+
+        keys = np.union1d(longs(updates, "key"), longs(mine, "key")[fresh | pending])
+        objects = objects_after(updates, index["objects"].lookup(keys))
+        acknowledged = _acknowledgements(ops)
+        heard = pa.concat_tables(
+            [index["acknowledgements"].lookup(np.unique(longs(mine, "client")[pending])), acknowledged]
+        )
+        others = self._registered_for(index, objects.new, touched)
+        everyone = pa.concat_tables([mine.select(others.column_names), others])
+        more = np.zeros(len(others), bool)
+        versions, unknowns = tell(everyone, np.append(fresh, more), np.append(pending, more), objects, heard)
+        told_digest = np.union1d(coming, deciding)
+        output = [
+            answers.invalid(zombies, ZOMBIE),
+            answers.invalid(away.ids, AWAY),
+            answers.statuses(registrations.rows.filter(pa.array(registrations.asked))),
+            answers.told(versions),
+            answers.told(unknowns),
+            answers.digests(told_digest, of_touched.seen[of_touched.at(told_digest)], mine),
+        ]
+        index.write(
+            state,
+            {
+                "objects": self._kept(objects.new),
+                "registrations": registrations.rows.filter(pa.array(registrations.changed)),
+                "acknowledgements": acknowledged,
+                "clients": pa.concat_tables([facts, presence.unmarked(away)]),
+            },
+        )
+        return answers.together(output)
+
+    def _registered_for(self, index: Index, new: pa.Table, touched: Longs) -> pa.Table:
+        """The registrations for new versions, but for those of clients that are looked at anyway."""
+        rows = index["registered_for"].lookup(longs(new, "key"))
+        wanted = flags(rows, "registered") & ~np.isin(longs(rows, "client"), touched)
+        rows = rows.filter(pa.array(wanted)).select(["client", "key", "since", "application"])
+        at = pc.index_in(rows["key"], new["key"])
+        return rows.append_column("object", new["object"].combine_chunks().take(at.combine_chunks()))
+
+    def _away(self, index: Index, batch_id: int, now: int, here: Longs) -> presence.Clients:
+        """Clients to forget; none of those that have just been heard of."""
+        clients = index["clients"]
+        if batch_id % self.collect_every:
+            return presence.away(clients.lookup([]), now, 0)
+        facts = clients.scan(batch_id // self.collect_every % self.parts)
+        facts = facts.filter(pa.array(~np.isin(longs(facts, "client"), here)))
+        return presence.away(facts, now, int(self.away_days * DAY))
+
+    def _kept(self, objects: pa.Table) -> pa.Table:
+        """The rows without payloads that are too large to keep."""
+        payload = objects["payload"]
+        small = pc.if_else(pc.greater(pc.binary_length(payload), self.payload_bytes), None, payload)
+        return objects.set_column(objects.column_names.index("payload"), objects.schema.field("payload"), small)
+
+
+def _columns(batch: DataFrame, operations: str) -> DataFrame:
+    """The batch as columns of numbers and texts, with the keys of objects."""
+    from pyspark.sql import functions as sf
+
+    is_op = sf.col("stream") == operations
+    named = sf.when(is_op, sf.try_element_at("attributes", sf.lit("object"))).otherwise(sf.col("object"))
+    rows = batch.where(sf.col("kind") != "tombstone").select(
+        "stream",
+        "seq",
+        sf.when(is_op, sf.try_element_at("attributes", sf.lit("op"))).alias("op"),
+        sf.when(is_op, sf.col("object").try_cast("long")).alias("client"),
+        sf.coalesce("version", sf.lit(-1)).alias("number"),
+        named.alias("object"),
+        sf.xxhash64(named).alias("key"),
+        "source",
+        sf.when(~is_op, sf.col("payload")).alias("payload"),
+        sf.coalesce(sf.unix_micros("time"), sf.lit(0)).alias("time"),
+    )
+    return rows.where(~is_op | sf.col("client").isNotNull())
+
+
+def _split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The updates, and the operations, each in their order."""
+    rows = rows.sort_by([("stream", "ascending"), ("seq", "ascending")])
+    is_op = pc.is_valid(rows["client"])
+    ops = rows.filter(is_op)
+    ops = ops.filter(pc.less_equal(ops["number"], LARGEST))
+    return rows.filter(pc.invert(is_op)), ops
+
+
+def _chosen(ops: pa.Table, *names: str) -> pa.Table:
+    """The operations of these kinds; if they are about objects, as registrations have them."""
+    rows = ops.filter(pc.is_in(ops["op"], pa.array(names, pa.string())))
+    if words.REGISTER not in names:
+        return rows
+    rows = rows.filter(pc.and_(pc.is_valid(rows["object"]), pc.greater_equal(rows["number"], 0)))
+    registers = pc.equal(rows["op"], words.REGISTER)
+    return rows.append_column("registers", registers).append_column("application", rows["source"])
+
+
+def _acknowledgements(ops: pa.Table) -> pa.Table:
+    rows = ops.filter(pc.is_in(ops["op"], pa.array([words.ACKNOWLEDGE, words.ACKNOWLEDGE_UNKNOWN], pa.string())))
+    rows = rows.filter(pc.and_(pc.is_valid(rows["object"]), pc.greater_equal(rows["number"], 0)))
+    unknown = pc.equal(rows["op"], words.ACKNOWLEDGE_UNKNOWN).cast(pa.int64())
+    return pa.table([rows["client"], rows["key"], unknown, rows["number"]], ACKNOWLEDGEMENTS)
+
+
+def _updated(clients: presence.Clients, after: presence.Clients) -> presence.Clients:
+    """The clients, with what the batch has changed of some of them."""
+    at = np.flatnonzero(np.isin(clients.ids, after.ids))
+    there = after.at(clients.ids[at])
+    for mine, theirs in ((clients.floors, after.floors), (clients.seen, after.seen)):
+        mine[at] = theirs[there]
+    return clients
+
+
+class _Aside:
+    """A function that runs in a thread of its own until it is joined, which raises what it raised."""
+
+    def __init__(self, work: object) -> None:
+        self._work = work
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="tidings-thialfi-runs", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._work()  # type: ignore[operator]
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever joins
+            self._error = error
+
+    def join(self) -> None:
+        """Wait for it."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error

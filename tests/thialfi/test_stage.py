@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tidings_thialfi import rows as words
+from tidings_thialfi.digests import Digest
+
+from .stages import Service, op, register, unregister
+
+CREATED = [op(1, words.CREATED), op(2, words.CREATED), op(3, words.CREATED)]
+
+
+@pytest.fixture
+def service(spark: SparkSession, tmp_path: Path) -> Service:
+    own = Service(spark, tmp_path)
+    assert own.batch(ops=CREATED) == []
+    return own
+
+
+def update(
+    name: str, version: int | None, payload: bytes | None = None, source: str | None = None
+) -> dict[str, object]:
+    return {"object": name, "version": version, "payload": payload, "source": source}
+
+
+def without_digests(rows: list[tuple[object, ...]]) -> list[tuple[object, ...]]:
+    return [row for row in rows if row[1] != "digest"]
+
+
+# Registrations and updates, in every order
+
+
+def test_a_client_that_registered_before_is_told_of_each_new_version(service: Service) -> None:
+    service.batch(ops=[register(1, "alice", 10), register(2, "alice", 11), register(2, "bob", 12)])
+    assert service.batch(updates=[update("alice", 5, b"five")]) == [
+        (1, "notify", "alice", 5, b"five"),
+        (2, "notify", "alice", 5, b"five"),
+    ]
+    assert service.batch(updates=[update("bob", 1), update("carol", 1)]) == [(2, "notify", "bob", 1)]
+
+
+def test_older_and_repeated_versions_are_ignored_also_within_a_batch(service: Service) -> None:
+    service.batch(ops=[register(1, "alice", 10)])
+    told = service.batch(updates=[update("alice", 3, b"3"), update("alice", 5, b"5"), update("alice", 4, b"4")])
+    assert told == [(1, "notify", "alice", 5, b"5")]
+    assert service.batch(updates=[update("alice", 5, b"again"), update("alice", 4)]) == []
+    assert service.batch(updates=[update("alice", 6)]) == [(1, "notify", "alice", 6)]
+
+
+def test_a_client_that_registers_after_a_publish_is_told_the_latest_version(service: Service) -> None:
+    service.batch(updates=[update("alice", 5, b"five")])
+    told = service.batch(ops=[register(1, "alice", 10)])
+    assert told == [
+        (1, "digest", 10, 1),
+        (1, "notify", "alice", 5, b"five"),
+        (1, "registered", "alice", 10),
+    ]
+
+
+def test_a_registration_and_an_update_in_one_batch_find_each_other(service: Service) -> None:
+    told = service.batch(updates=[update("alice", 5, b"five")], ops=[register(1, "alice", 10)])
+    assert without_digests(told) == [(1, "notify", "alice", 5, b"five"), (1, "registered", "alice", 10)]
+    told = service.batch(updates=[update("alice", 6)], ops=[register(1, "alice", 10), register(2, "alice", 20)])
+    assert without_digests(told) == [
+        (1, "notify", "alice", 6),
+        (1, "registered", "alice", 10),
+        (2, "notify", "alice", 6),
+        (2, "registered", "alice", 20),
+    ]
+
+
+def test_a_registration_for_an_object_that_nobody_has_published_is_told_of_an_unknown_version(service: Service) -> None:
+    told = service.batch(ops=[register(1, "alice", 10)])
+    assert without_digests(told) == [(1, "registered", "alice", 10), (1, "unknown", "alice", 10)]
+    again = service.batch(ops=[op(1, words.ONLINE)])
+    assert without_digests(again) == [(1, "unknown", "alice", 10)]
+    service.batch(ops=[op(1, words.ACKNOWLEDGE_UNKNOWN, 10, object="alice")])
+    assert without_digests(service.batch(ops=[op(1, words.ONLINE)])) == []
+
+
+def test_who_unregisters_is_told_no_more_even_in_the_batch_of_the_update(service: Service) -> None:
+    service.batch(ops=[register(1, "alice", 10), register(2, "alice", 10), register(3, "alice", 10)])
+    told = service.batch(updates=[update("alice", 1)], ops=[unregister(1, "alice", 11)])
+    assert without_digests(told) == [
+        (1, "unregistered", "alice", 11),
+        (2, "notify", "alice", 1),
+        (3, "notify", "alice", 1),
+    ]
+    service.batch(ops=[unregister(2, "alice", 11)])
+    assert service.batch(updates=[update("alice", 2)]) == [(3, "notify", "alice", 2)]
+
+
+def test_the_largest_number_wins_in_whichever_order_operations_come(service: Service) -> None:
+    told = service.batch(ops=[unregister(1, "alice", 12), register(1, "alice", 11)])
+    assert told == [(1, "digest", 12, 0), (1, "unregistered", "alice", 12)]
+    told = service.batch(ops=[register(1, "alice", 10)])
+    assert told == [(1, "digest", 12, 0), (1, "unregistered", "alice", 12)]
+    told = service.batch(ops=[register(1, "alice", 13)])
+    assert without_digests(told) == [(1, "registered", "alice", 13), (1, "unknown", "alice", 13)]
+    told = service.batch(ops=[unregister(1, "alice", 12)])
+    assert without_digests(told)[:1] == [(1, "registered", "alice", 13)]
+
+
+def test_the_client_that_made_a_change_is_not_told_of_it(service: Service) -> None:
+    service.batch(ops=[register(1, "alice", 10), register(2, "alice", 10)])
+    assert service.batch(updates=[update("alice", 1, source="app-1")]) == [(2, "notify", "alice", 1)]
+    assert without_digests(service.batch(ops=[op(1, words.ONLINE), op(2, words.ONLINE)])) == [
+        (2, "notify", "alice", 1),
+    ]
+
+
+def test_an_update_without_a_version_is_told_as_unknown_each_time(service: Service) -> None:
+    service.batch(ops=[register(1, "alice", 10)], updates=[update("alice", 5)])
+    [(_, say, _, first)] = service.batch(updates=[update("alice", None)])
+    [(_, _, _, second)] = service.batch(updates=[update("alice", None)])
+    assert say == "unknown"
+    assert 10 < first < second
+    service.batch(ops=[op(1, words.ACKNOWLEDGE, 5, object="alice")])
+    assert without_digests(service.batch(ops=[op(1, words.ONLINE)])) == [(1, "unknown", "alice", second)]
+    assert service.batch(updates=[update("alice", 6)]) == [(1, "notify", "alice", 6)]
+    assert without_digests(service.batch(ops=[op(1, words.ONLINE)])) == [(1, "notify", "alice", 6)]
+    told = service.batch(updates=[update("alice", 7), update("alice", None)])
+    assert [row[1] for row in told] == ["notify", "unknown"]
+    assert service.batch(updates=[update("alice", None), update("alice", 8)]) == [(1, "notify", "alice", 8)]
+
+
+# What is pending
+
+
+def test_who_comes_online_is_told_all_that_is_pending_and_the_digest(service: Service) -> None:
+    service.batch(ops=[register(1, name, 10) for name in ("a", "b", "c")] + [register(2, "a", 10)])
+    service.batch(updates=[update("a", 1, b"A"), update("b", 1, b"B")])
+    service.batch(ops=[op(1, words.ACKNOWLEDGE, 1, object="a"), op(1, words.ACKNOWLEDGE_UNKNOWN, 10, object="c")])
+    told = service.batch(ops=[op(1, words.ONLINE, gateway="g1")])
+    assert told == [(1, "digest", 10, 3), (1, "notify", "b", 1, b"B")]
+    told = service.batch(ops=[op(1, words.ONLINE)], updates=[update("a", 2), update("c", 9)])
+    assert without_digests(told) == [
+        (1, "notify", "a", 2),
+        (1, "notify", "b", 1, b"B"),
+        (1, "notify", "c", 9),
+        (2, "notify", "a", 2),
+    ]
+    service.batch(ops=[op(1, words.ACKNOWLEDGE, 2, object="a"), op(1, words.ACKNOWLEDGE, 1, object="a")])
+    told = service.batch(ops=[op(1, words.ONLINE), op(1, words.ACKNOWLEDGE, 1, object="b")])
+    assert without_digests(told) == [(1, "notify", "c", 9)]
+
+
+def test_a_payload_that_is_too_large_to_keep_is_told_only_when_it_comes(spark: SparkSession, tmp_path: Path) -> None:
+    service = Service(spark, tmp_path, payload_bytes=3)
+    service.batch(ops=[*CREATED, register(1, "a", 10)])
+    assert service.batch(updates=[update("a", 1, b"1234")]) == [(1, "notify", "a", 1, b"1234")]
+    assert without_digests(service.batch(ops=[op(1, words.ONLINE)])) == [(1, "notify", "a", 1)]
+
+
+def test_the_digest_is_that_of_the_registrations(service: Service) -> None:
+    names = [f"object-{number}" for number in range(20)]
+    service.batch(ops=[register(1, name, 10 + number) for number, name in enumerate(names)])
+    table = service.table(ops=[unregister(1, names[0], 50), op(2, words.ONLINE)])
+    found = {
+        row["object"]: row for row in table.to_pylist(maps_as_pydicts="lossy") if row["attributes"]["say"] == "digest"
+    }
+    expected = Digest.of(1, names[1:])
+    assert (found["1"]["attributes"]["count"], found["1"]["attributes"]["sum"]) == tuple(expected.to_json())
+    assert found["1"]["version"] == 50
+    assert (found["2"]["attributes"]["count"], found["2"]["attributes"]["sum"]) == ("0", "0")
