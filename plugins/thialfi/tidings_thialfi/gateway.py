@@ -1,0 +1,407 @@
+"""A gateway: clients on one side, the two streams of a Thialfi service on the other.
+
+It is a subscriber of the notifications, so gateways share the flows and take over from each other, and a producer of
+the operations. What it holds of its clients is soft, and lost with it: they connect elsewhere and are told again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import threading
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from aiohttp import web
+
+from tidings.cluster import Cluster
+from tidings.coordination import check_name
+from tidings.delivery import OPEN, Security
+from tidings.errors import InvalidOption, UnknownApplication
+from tidings.flows import Flow
+from tidings.handlers import Handler
+from tidings_thialfi.gateway_channels import DISPLACED, SHUTDOWN, SILENT
+from tidings_thialfi.gateway_desk import Desk
+from tidings_thialfi.gateway_hooks import GatewayHooks, Guard
+from tidings_thialfi.gateway_metrics import GatewayMetrics
+from tidings_thialfi.gateway_options import GatewayOptions
+from tidings_thialfi.gateway_presence import Presence
+from tidings_thialfi.gateway_publish import Bearers
+from tidings_thialfi.gateway_registry import Places, Registry, gateways_of, identity_of
+from tidings_thialfi.gateway_routes import Routes
+from tidings_thialfi.gateway_said import Said, message_of, said
+from tidings_thialfi.gateway_sessions import Row, Session
+from tidings_thialfi.gateway_web import Web
+from tidings_thialfi.messages import FromService, Notice
+from tidings_thialfi.rows import notifications_of, operations_of
+from tidings_thialfi.tokens import TokenKeys
+
+TICK = 0.5  # seconds between looks at what is due
+ROUNDS = 10  # looks for what is to be sent again, in the time after which it is
+BACKLOG = 4096
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayPlace:
+    """Where a gateway listens and how others reach it; secrets are never shown."""
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    advertise: str | None = None
+    """`host:port` for other gateways; where it listens, if it is not said."""
+    tls: ssl.SSLContext | None = None
+    peer_tls: ssl.SSLContext | None = None
+    peer_secret: str | None = field(default=None, repr=False)
+    subscriber: str = "127.0.0.1:0"
+    """Where publishers send the notifications."""
+    security: Security = OPEN
+
+
+class Gateway:
+    """A gateway of a service. Made by `gateway`, which starts and ends it."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        service: str,
+        keys: TokenKeys,
+        *,
+        id: str | None = None,
+        place: GatewayPlace | None = None,
+        options: GatewayOptions | None = None,
+        hooks: GatewayHooks | None = None,
+        token_lifetime: float = 30 * 86_400.0,
+        publish_to: str | None = None,
+        publish_tokens: Sequence[str] = (),
+        trunk_tokens: Sequence[str] = (),
+        serve_metrics: bool = True,
+    ) -> None:
+        self.service = check_name("a service", service)
+        self.id = check_name("a gateway", id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        self.place = place or GatewayPlace()
+        self.options = options or GatewayOptions()
+        self.metrics = GatewayMetrics()
+        self.address = ""
+        self._cluster = cluster
+        self._notifications = cluster.stream(notifications_of(service))
+        self._operations = cluster.stream(operations_of(service)).async_producer(linger=0.002)
+        self._publisher = cluster.stream(publish_to).async_producer() if publish_to else None
+        self._identity = identity_of(cluster.coordination, service)
+        self._guard = Guard(hooks)
+        self._presence = Presence(self._write, self.id)
+        self._desk = Desk(
+            keys,
+            lambda: self._identity,
+            self._write,
+            come=lambda session: self._routes.come(session),
+            gone=lambda session: self._routes.gone(session),
+            options=self.options,
+            metrics=self.metrics,
+            guard=self._guard,
+            token_lifetime=token_lifetime,
+        )
+        self._routes = Routes(
+            self.id,
+            self._notifications.shards,
+            self._desk.sessions,
+            self._presence,
+            said=self._tell,
+            displaced=self._displace,
+            metrics=self.metrics,
+            secret=self.place.peer_secret,
+            tls=self.place.peer_tls,
+        )
+        self.web = Web(
+            self._desk,
+            self._routes,
+            options=self.options,
+            metrics=self.metrics,
+            unready=self.unready,
+            publish=self._published if self._publisher else None,
+            publishers=Bearers(publish_tokens),
+            trunks=Bearers(trunk_tokens),
+            peers=Bearers([self.place.peer_secret] if self.place.peer_secret else ()),
+            serve_metrics=serve_metrics,
+        )
+        self._closing = False
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.metrics.gauge("connections", "WebSockets and polls of clients.", lambda: self.web.doors.inside)
+        self.metrics.gauge("sessions", "Clients that are online here.", lambda: len(self._desk.sessions))
+        self.metrics.gauge("unrouted_sessions", "Clients whose flow no gateway holds.", lambda: self._routes.unrouted)
+        self.metrics.gauge("flows", "Flows of notifications that are here.", lambda: len(self._routes.here))
+        self.metrics.gauge("watched_clients", "Clients of other gateways.", lambda: len(self._routes.watchers))
+        self.metrics.gauge("hook_failures", "Hooks that failed or were late.", lambda: self._guard.failures)
+        self.metrics.gauge(
+            "unacknowledged_notifications",
+            "Notifications that are kept until they are acknowledged.",
+            lambda: sum(len(session.pending) for session in self._desk.sessions),
+        )
+
+    def unready(self) -> list[str]:
+        """Why clients should go elsewhere; nothing if they need not."""
+        reasons = []
+        if self._closing:
+            reasons.append("the gateway is shutting down")
+        if not self._cluster.coordination.client.connected:
+            reasons.append("ZooKeeper cannot be reached")
+        if self._routes.unrouted and self.place.peer_secret is None and self._routes.elsewhere:
+            reasons.append("flows of clients here are with other gateways, and no secret for relays was given")
+        return reasons
+
+    async def run(self, stop: asyncio.Event, started: Callable[[], None] = lambda: None) -> None:
+        """Serve clients until `stop` is set; then close what is open, so that clients go elsewhere.
+
+        `started` is called once clients can connect.
+        """
+        loop = asyncio.get_running_loop()
+        application = gateways_of(self.service)
+        try:
+            self._cluster.application(application)
+        except UnknownApplication:
+            self._cluster.create_application(application, [self._notifications.name], start="latest")
+        runner = web.AppRunner(self.web.app, access_log=None, handle_signals=False, shutdown_timeout=2.0)
+        await runner.setup()
+        try:
+            site = web.TCPSite(
+                runner,
+                self.place.host,
+                self.place.port,
+                ssl_context=self.place.tls,
+                backlog=BACKLOG,
+                reuse_address=True,
+            )
+            try:
+                await site.start()
+            except OSError as error:
+                where = f"{self.place.host}:{self.place.port}"
+                raise InvalidOption(f"nothing can be served at {where}: {error.strerror or error}") from None
+            self.address = _address(runner)
+            async with self._joined(loop, application):
+                started()
+                await self._serve(stop)
+                self._closing = True
+                await site.stop()
+                await self._send_away()
+        finally:
+            await runner.cleanup()
+            await self._operations.close()
+            if self._publisher is not None:
+                await self._publisher.close()
+
+    @asynccontextmanager
+    async def _joined(self, loop: asyncio.AbstractEventLoop, application: str) -> AsyncIterator[None]:
+        """Be among the service's gateways, and hold flows."""
+        scheme = "https" if self.place.tls is not None else "http"
+        url = f"{scheme}://{self.place.advertise or self.address}"
+
+        def placed(places: Places) -> None:
+            loop.call_soon_threadsafe(self._placed, places)
+
+        def join() -> tuple[Registry, Any]:
+            registry = Registry(
+                self._cluster.coordination, self.service, self.id, url, self._notifications.shards, placed
+            )
+            try:
+                subscriber = self._cluster.subscribe(
+                    application,
+                    _Intake(loop, self),
+                    id=self.id,
+                    address=self.place.subscriber,
+                    security=self.place.security,
+                )
+            except BaseException:
+                registry.close()
+                raise
+            return registry, subscriber
+
+        registry, subscriber = await asyncio.to_thread(join)
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(subscriber.close)
+            await asyncio.to_thread(registry.close)
+            await self._routes.close()
+
+    async def _serve(self, stop: asyncio.Event) -> None:
+        """Do what is due now and then, until the end is asked for."""
+        pause = min(TICK, self.options.resend / ROUNDS)
+        swept = time.monotonic()
+        while not stop.is_set():
+            try:
+                await asyncio.wait_for(stop.wait(), pause)
+            except TimeoutError:
+                now = time.monotonic()
+                self._resend(now)
+                if now - swept >= TICK:
+                    swept = now
+                    self._sweep(now)
+
+    async def _send_away(self) -> None:
+        """Close all channels so that clients connect elsewhere, and mark them offline."""
+        leaving = list(self._desk.sessions)
+        self.web.close(SHUTDOWN, "the gateway is shutting down")
+        await self.web.closed()
+        for session in leaving:
+            if self._desk.sessions.end(session):
+                self._routes.gone(session)
+        await self._presence.flush()
+
+    def _sweep(self, now: float) -> None:
+        self._routes.retry()
+        self.web.sweep()
+        for session in self._desk.sessions.silent(now, self.options.offline_after):
+            session.channel.close(SILENT, "nothing was heard for too long")
+            self._desk.leave(session.channel)
+
+    # What the stage says
+
+    def deliver(self, those: list[Said]) -> None:
+        """Rows of flows that are here: to clients here, and to the gateways that want them."""
+        self._tell([one for one in those if self._desk.sessions.get(one.client) is not None])
+        passed = self._routes.watchers.tell(one for one in those if one.client in self._routes.watchers)
+        if passed:
+            self.metrics.relayed.labels("out").inc(passed)
+
+    def wanted(self, client: int) -> bool:
+        """Whether anyone here, or beyond, wants to hear of a client."""
+        return self._desk.sessions.get(client) is not None or client in self._routes.watchers
+
+    def opened(self, shard: int) -> None:
+        """A flow is here now."""
+        self._routes.opened(shard)
+
+    def closed(self, shard: int) -> None:
+        """A flow is not here any more."""
+        self._routes.closed(shard)
+
+    def _tell(self, those: list[Said]) -> None:
+        """Tell clients that are online here."""
+        grouped: dict[int, list[Said]] = {}
+        for one in those:
+            grouped.setdefault(one.client, []).append(one)
+        now = time.monotonic()
+        for client, some in grouped.items():
+            session = self._desk.sessions.get(client)
+            if session is None:
+                continue
+            message = message_of(session, some, now, self.options.max_pending)
+            self._desk.sessions.note(session)
+            if message.invalid is not None:
+                session.channel.send(message)
+                session.channel.session = None
+                self._desk.sessions.end(session)
+                self._routes.forget(session)
+            elif message.notify and self._guard.checks_notifications:
+                self._spawn(self._ask_and_send(session, message))
+            else:
+                self._send(session, message, "pushed")
+
+    def _resend(self, now: float) -> None:
+        for session, notices in self._desk.sessions.due(now, self.options.resend):
+            if session.channel.busy:
+                continue  # not lost: it has not read yet what it was sent
+            message = FromService(notify=tuple(notices))
+            if self._guard.checks_notifications:
+                self._spawn(self._ask_and_send(session, message))
+            else:
+                self._send(session, message, "resent")
+
+    async def _ask_and_send(self, session: Session, message: FromService) -> None:
+        """Send what the application allows; it is asked again about the rest when it would be sent again."""
+        allowed = await self._guard.hearable(session.user, {one.name for one in message.notify})
+        some: tuple[Notice, ...] = tuple(one for one in message.notify if one.name in allowed)
+        self.metrics.notices.labels("denied").inc(len(message.notify) - len(some))
+        if some or message.status or message.digest is not None:
+            rest = FromService(digest=message.digest, seen=message.seen, notify=some, status=message.status)
+            self._send(session, rest, "pushed")
+
+    def _send(self, session: Session, message: FromService, outcome: str) -> None:
+        if message == _NOTHING:
+            return
+        sent = session.channel.send(message)
+        self.metrics.notices.labels(outcome if sent else "dropped").inc(len(message.notify))
+
+    # The rest
+
+    def _placed(self, places: Places) -> None:
+        if places.identity is not None and places.identity != self._identity:
+            logger.warning("service %s has another identity now: clients will get new tokens", self.service)
+            self._identity = places.identity
+        self._routes.placed(places.holders, places.urls)
+
+    def _displace(self, session: Session) -> None:
+        self.metrics.displaced.inc()
+        self._routes.forget(session)
+        self._desk.dismiss(session, DISPLACED, "the client came on another channel")
+
+    async def _write(self, made: Sequence[Row]) -> None:
+        began = time.perf_counter()
+        await self._operations.publish_many(made)
+        self.metrics.durable.observe(time.perf_counter() - began)
+        for row in made:
+            self.metrics.rows.labels(row["attributes"]["op"]).inc()
+
+    async def _published(self, updates: Sequence[dict[str, Any]]) -> None:
+        assert self._publisher is not None
+        await self._publisher.publish_many(updates)
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class _Intake(Handler):
+    """Hands what a subscriber receives to the gateway's event loop, and waits until it was taken."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, gateway: Gateway) -> None:
+        self._loop = loop
+        self._gateway = gateway
+
+    def on_shard_notice(self, flow: Flow) -> None:
+        self._in_loop(self._gateway.opened, flow.shard)
+
+    def on_flow_closed(self, flow: Flow) -> None:
+        self._in_loop(self._gateway.closed, flow.shard)
+
+    def on_batch(self, rows: pa.RecordBatch) -> None:
+        if found := list(said(rows, _Wanted(self._gateway))):
+            self._in_loop(self._gateway.deliver, found)
+
+    def _in_loop(self, work: Any, argument: Any) -> None:
+        done = threading.Event()
+
+        def do() -> None:
+            try:
+                work(argument)
+            finally:
+                done.set()
+
+        self._loop.call_soon_threadsafe(do)
+        done.wait()
+
+
+class _Wanted:
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def __contains__(self, client: object) -> bool:
+        return isinstance(client, int) and self._gateway.wanted(client)
+
+
+_NOTHING = FromService()
+
+
+def _address(runner: web.AppRunner) -> str:
+    host, port = runner.addresses[0][:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,77 @@
+"""How much a client, an address or a browser may ask of a gateway."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+
+class Bucket:
+    """A rate: so many a second, and `burst` at once. The clock is passed in.
+
+    >>> bucket = Bucket(rate=1.0, burst=2, now=0.0)
+    >>> [bucket.take(0.0) for _ in range(3)]
+    [0.0, 0.0, 1.0]
+    >>> bucket.take(1.0)
+    0.0
+    """
+
+    __slots__ = ("_burst", "_left", "_rate", "_seen")
+
+    def __init__(self, *, rate: float, burst: int, now: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = float(burst)
+        self._seen = now
+
+    def take(self, now: float) -> float:
+        """Take one: 0, or after how many seconds there will be one."""
+        self._left = min(self._burst, self._left + (now - self._seen) * self._rate)
+        self._seen = now
+        if self._left >= 1:
+            self._left -= 1
+            return 0.0
+        return (1 - self._left) / self._rate
+
+
+class Doors:
+    """Who may connect: so many in all, so many from an address, and from these pages.
+
+    >>> doors = Doors(most=2, most_per_address=1, origins=["https://app.example"])
+    >>> doors.enter("10.0.0.1", None), doors.enter("10.0.0.1", None)
+    (None, 'address')
+    >>> doors.enter("10.0.0.2", "https://evil.example"), doors.enter("10.0.0.2", "https://app.example")
+    ('origin', None)
+    >>> doors.enter("10.0.0.3", None)
+    'connections'
+    """
+
+    def __init__(self, *, most: int, most_per_address: int, origins: Iterable[str]) -> None:
+        self._most = most
+        self._most_per_address = most_per_address
+        self._origins = frozenset(origins)
+        self._inside: Counter[str] = Counter()
+        self.inside = 0
+
+    def admits(self, origin: str | None) -> bool:
+        """Whether a page of this origin may connect; what is no browser names none, and may."""
+        return origin is None or "*" in self._origins or origin.rstrip("/") in self._origins
+
+    def enter(self, address: str, origin: str | None) -> str | None:
+        """Let one in, who must `leave`; or the limit that keeps it out."""
+        if not self.admits(origin):
+            return "origin"
+        if self.inside >= self._most:
+            return "connections"
+        if self._inside[address] >= self._most_per_address:
+            return "address"
+        self._inside[address] += 1
+        self.inside += 1
+        return None
+
+    def leave(self, address: str) -> None:
+        """One that was let in has gone."""
+        self.inside -= 1
+        self._inside[address] -= 1
+        if not self._inside[address]:
+            del self._inside[address]

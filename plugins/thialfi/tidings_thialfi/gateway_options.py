@@ -1,0 +1,72 @@
+"""What a gateway may be told: times, limits and what is checked. One place, so that the command and the docs agree."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+
+from tidings.errors import InvalidOption
+
+MAX_MESSAGE_BYTES = 64 * 2**10
+"""The protocol's own limit; a gateway may set a smaller one."""
+
+_ORIGIN = re.compile(r"https?://[^/\s*]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """How a gateway treats its clients.
+
+    | option | default | meaning |
+    | --- | --- | --- |
+    | `heartbeat` | 1,200 | seconds between a client's signs of life, as it is told |
+    | `offline_after` | 4,800 | a client that was silent for so many seconds is offline |
+    | `resend` | 60 | seconds after which what was not acknowledged is sent again |
+    | `ping` | 30 | seconds between a WebSocket's pings, which keep proxies from closing it; 0: none |
+    | `poll_wait` | 55 | the longest that a long poll is held, in seconds |
+    | `poll_gap` | 60 | a client that polls is gone when it has not for so many seconds |
+    | `max_message` | 64 KiB | bytes of a message from a client |
+    | `max_queue` | 256 KiB | bytes that wait for a client that reads slowly; beyond them it is sent away (3008) |
+    | `max_pending` | 1,000 | objects of a client of which a notification is kept until it is acknowledged |
+    | `max_registrations` | 10,000 | objects that a client may be registered for |
+    | `rate`, `burst` | 20, 100 | messages a second of one client, and how many at once |
+    | `max_connections` | 20,000 | connections in all |
+    | `max_per_address` | 1,000 | connections from one address |
+    | `origins` | none | pages that may connect from a browser, as in `https://app.example`; `*`: all |
+    """
+
+    heartbeat: float = 1200.0
+    offline_after: float = 4800.0
+    resend: float = 60.0
+    ping: float = 30.0
+    poll_wait: float = 55.0
+    poll_gap: float = 60.0
+    max_message: int = MAX_MESSAGE_BYTES
+    max_queue: int = 256 * 2**10
+    max_pending: int = 1000
+    max_registrations: int = 10_000
+    rate: float = 20.0
+    burst: int = 100
+    max_connections: int = 20_000
+    max_per_address: int = 1000
+    origins: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "origins":
+                continue
+            if value < 0 or (value == 0 and field.name != "ping"):
+                raise InvalidOption(f"a gateway's {field.name} is above 0, not {value!r}")
+        if self.max_message > MAX_MESSAGE_BYTES:
+            raise InvalidOption(
+                f"a gateway's max_message is at most {MAX_MESSAGE_BYTES:,} bytes, which the protocol allows"
+            )
+        if self.offline_after <= self.heartbeat:
+            raise InvalidOption(
+                f"a client is offline after {self.offline_after:g} s, which must be above its heartbeat's "
+                f"{self.heartbeat:g} s"
+            )
+        for origin in self.origins:
+            if origin != "*" and not _ORIGIN.fullmatch(origin):
+                raise InvalidOption(f"{origin!r} is no origin: write one as in https://app.example, without a path")
