@@ -1,1 +1,22 @@
 """Thialfi: clients register for objects, and always learn the latest version in the end."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tidings_thialfi.client import Client
+    from tidings_thialfi.client_aio import AsyncClient
+    from tidings_thialfi.listener import Listener
+
+__all__ = ["AsyncClient", "Client", "Listener"]
+
+# Imported when first used: a stage needs no WebSockets, and a client no Spark.
+_HOMES = {"AsyncClient": "client_aio", "Client": "client", "Listener": "listener"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

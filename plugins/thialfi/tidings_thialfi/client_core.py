@@ -118,6 +118,11 @@ class ClientCore:
                 return event
         return None
 
+    def fault(self, code: str, message: str, *, permanent: bool = False) -> None:
+        """Tell the listener that something is wrong; if `permanent`, give up."""
+        self.halted |= permanent
+        self._emit(Event("error", (code, message, permanent)))
+
     def told(self, event: Event, *, now: float) -> None:
         """The listener has been told. A notification is acknowledged apart from this."""
         if event.handle is None:
@@ -132,9 +137,20 @@ class ClientCore:
 
     # What the channel does.
 
-    def connected(self, *, now: float) -> None:
-        """There is a channel. Whatever was sent and not answered may be lost: it is sent again at once."""
+    @property
+    def token(self) -> str | None:
+        """The token that the service accepts, as far as we know."""
+        return None if self._stale else self._token
+
+    def connected(self, *, now: float, introduce: bool = False) -> None:
+        """There is a channel. Whatever was sent and not answered may be lost: it is sent again at once.
+
+        With `introduce`, say hello first, although there is a token: the service wants credentials on each channel.
+        """
         self._connected = True
+        if introduce and self.token is not None:
+            self._stale = True
+            self._hello = now
         self._registrations.repeat()
         if self._nonce is not None:
             self._hello = now
@@ -307,9 +323,7 @@ class ClientCore:
     def _take_error(self, error: Fault, now: float) -> None:
         if error.retry is not None:
             self._be_quiet(error.retry, now)
-        elif error.code in ("denied", "version"):
-            self.halted = True
-        self._emit(Event("error", (error.code, error.message, self.halted)))
+        self.fault(error.code, error.message, permanent=error.retry is None and error.code in ("denied", "version"))
 
     def _be_quiet(self, seconds: float, now: float) -> None:
         self._quiet = max(self._quiet, now + seconds * self._rng.uniform(1, 1.1))

@@ -63,7 +63,12 @@ class Listener:
         """Keep this, and pass it to `start` next time. It holds a secret: keep it from others."""
 
     def error(self, code: str, message: str, permanent: bool) -> Any:
-        """Something is wrong; if `permanent`, the client has given up."""
+        """Something is wrong; if `permanent`, the client has given up, and may be stopped and started again.
+
+        `code` is one of the protocol's (`rate`, `denied`, `unavailable`, …), or `disconnected`: the client connects
+        again by itself; `credentials`: the application's callable failed; `refused`: the gateway closed the channel for
+        good; `internal`: a fault of the client.
+        """
 
 
 @dataclass(frozen=True, slots=True)
