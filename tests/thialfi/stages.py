@@ -15,6 +15,7 @@ from tidings.stages.state import State
 from tidings.testing import _listed, _versions
 from tidings.updates import SCHEMA, checked, from_rows, shards_of
 from tidings_thialfi import rows as words
+from tidings_thialfi.digests import key_of
 from tidings_thialfi.stage import Thialfi
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -36,9 +37,14 @@ def unregister(client: int, name: str, number: int) -> Row:
 
 
 class Service:
-    """A stage with its state; each call of `batch` is one, and is repeated as after a driver's death."""
+    """A stage with its state; each call of `batch` is one, and is repeated as after a driver's death, if one likes.
 
-    def __init__(self, spark: SparkSession, folder: Path, *, repeat: bool = True, **options: Any) -> None:
+    Without Spark, the columns that it would make are made here.
+    """
+
+    def __init__(
+        self, folder: Path, *, spark: SparkSession | None = None, repeat: bool = False, **options: Any
+    ) -> None:
         self.spark = spark
         self.folder = folder
         self.options = {"service": "s", **options}
@@ -50,8 +56,7 @@ class Service:
 
     def restart(self) -> None:
         """As after a driver's death: nothing is left but what is on the disk."""
-        if self.stage._index is not None:
-            self.stage._index.close()
+        self.stage.opened(State(self.folder, "test", 0)).close()
         self.stage = Thialfi(**self.options)
 
     def batch(self, *, updates: Sequence[Row] = (), ops: Sequence[Row] = ()) -> list[tuple[Any, ...]]:
@@ -61,13 +66,12 @@ class Service:
     def table(self, *, updates: Sequence[Row] = (), ops: Sequence[Row] = ()) -> pa.Table:
         self.now += dt.timedelta(seconds=1)
         rows = pa.concat_tables([self._placed("contacts", updates), self._placed("s.operations", ops)])
-        batch = self.spark.createDataFrame(rows)
         attempts = [State(self.folder, "test", self.batch_id) for _ in range(3 if self.repeat else 1)]
         outputs = []
         for number, state in enumerate(attempts):
             if number == 2:
                 self.restart()
-            outputs.append(checked(self.stage.apply(batch, state).toArrow()))
+            outputs.append(checked(self._applied(rows, state)))
             if number != 0 or not self.repeat:
                 state.commit()
             if number == 1:
@@ -78,6 +82,13 @@ class Service:
         self.batch_id += 1
         return outputs[-1]
 
+    def _applied(self, rows: pa.Table, state: State) -> pa.Table:
+        if self.spark is not None:
+            return self.stage.apply(self.spark.createDataFrame(rows.combine_chunks()), state).toArrow()
+        index = self.stage.opened(state)
+        index.advance(state.batch_id)
+        return self.stage.step(_columns(rows), index, state)
+
     def _placed(self, stream: str, rows: Sequence[Row]) -> pa.Table:
         table = from_rows({"time": self.now, **row} for row in rows)
         columns = {name: table[name] for name in table.column_names}
@@ -85,6 +96,44 @@ class Service:
         columns |= {"index": [0] * len(rows)}
         placed = pa.table([columns[name] for name in SCHEMA.names], SCHEMA)
         return placed.append_column("stream", pa.repeat(pa.scalar(stream), len(rows)))
+
+
+def _columns(rows: pa.Table) -> pa.Table:
+    """What the stage asks Spark for."""
+    found: dict[str, list[Any]] = {name: [] for name in COLUMNS.names}
+    for row in rows.to_pylist(maps_as_pydicts="lossy"):
+        is_op = row["stream"] == "s.operations"
+        said = row["attributes"] or {}
+        name = said.get("object") if is_op else row["object"]
+        made = {
+            **{one: row[one] for one in ("stream", "seq", "source")},
+            "op": said["op"] if is_op else None,
+            "client": int(row["object"]) if is_op else None,
+            "number": -1 if row["version"] is None else row["version"],
+            "object": name,
+            "key": key_of(name or ""),
+            "payload": None if is_op else row["payload"],
+            "time": int(row["time"].timestamp() * 1_000_000),
+        }
+        for column, values in found.items():
+            values.append(made[column])
+    return pa.table(found, COLUMNS)
+
+
+COLUMNS = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("seq", pa.int64()),
+        ("op", pa.string()),
+        ("client", pa.int64()),
+        ("number", pa.int64()),
+        ("object", pa.string()),
+        ("key", pa.int64()),
+        ("source", pa.string()),
+        ("payload", pa.binary()),
+        ("time", pa.int64()),
+    ]
+)
 
 
 def answers(table: pa.Table) -> list[tuple[Any, ...]]:

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Annotated
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, PrivateAttr
+from pydantic import AfterValidator, Field, PrivateAttr
 
-from tidings.errors import InvalidOption
+from tidings.coordination import check_name
+from tidings.errors import InvalidName, InvalidOption
 from tidings.stages import Stage
 from tidings_thialfi import answers, presence
 from tidings_thialfi import rows as words
@@ -42,10 +43,17 @@ ZOMBIE = "the service does not know this client any more"
 AWAY = "the client was not heard of for too long"
 
 
+def _named(service: str) -> str:
+    try:
+        return check_name("a service", service)
+    except InvalidName as error:
+        raise ValueError(str(error)) from None
+
+
 class Thialfi(Stage):
     """Tells each registered client the latest version of each object, in the end and whatever fails."""
 
-    service: Annotated[str, Field(min_length=1)]
+    service: Annotated[str, AfterValidator(_named)]
     away_days: Annotated[float, Field(gt=0)] = 30.0
     payload_bytes: Annotated[int, Field(ge=0)] = 1024
     parts: Annotated[int, Field(ge=1, le=1024)] = 16
@@ -64,13 +72,14 @@ class Thialfi(Stage):
 
     def apply(self, batch: DataFrame, state: State) -> DataFrame:
         """What clients are told of this batch."""
-        index = self._opened(state)
+        index = self.opened(state)
         advance = _Aside(lambda: index.advance(state.batch_id))  # while Spark reads
         rows = _columns(batch, words.operations_of(self.service)).toArrow()
         advance.join()
-        return batch.sparkSession.createDataFrame(self._step(rows, index, state))
+        return batch.sparkSession.createDataFrame(self.step(rows, index, state))
 
-    def _opened(self, state: State) -> Index:
+    def opened(self, state: State) -> Index:
+        """The index of this pipeline's state."""
         known = self._index
         if known is None or (known.folder, known.app) != (state.folder, state.app):
             if known is not None:
@@ -78,7 +87,8 @@ class Thialfi(Stage):
             self._index = known = Index(state.folder, state.app, self.parts)
         return known
 
-    def _step(self, rows: pa.Table, index: Index, state: State) -> pa.Table:
+    def step(self, rows: pa.Table, index: Index, state: State) -> pa.Table:
+        """What clients are told of these rows, whose columns are `COLUMNS`, with the index as before the batch."""
         now = pc.max(rows["time"]).as_py() or 0
         updates, ops = _split(rows)
         ids = np.unique(longs(ops, "client"))
@@ -155,25 +165,31 @@ class Thialfi(Stage):
         return objects.set_column(objects.column_names.index("payload"), objects.schema.field("payload"), small)
 
 
-def _columns(batch: DataFrame, operations: str) -> DataFrame:
-    """The batch as columns of numbers and texts, with the keys of objects."""
-    from pyspark.sql import functions as sf
+COLUMNS = (
+    "stream",
+    "seq",
+    "if({is_op}, try_element_at(attributes, 'op'), null) as op",
+    "if({is_op}, try_cast(object as bigint), null) as client",
+    "coalesce(version, -1L) as number",
+    "{name} as object",
+    "xxhash64({name}) as key",
+    "source",
+    "if({is_op}, null, payload) as payload",
+    "coalesce(unix_micros(time), 0L) as time",
+)
+NAME = "if({is_op}, try_element_at(attributes, 'object'), object)"
 
-    is_op = sf.col("stream") == operations
-    named = sf.when(is_op, sf.try_element_at("attributes", sf.lit("object"))).otherwise(sf.col("object"))
-    rows = batch.where(sf.col("kind") != "tombstone").select(
-        "stream",
-        "seq",
-        sf.when(is_op, sf.try_element_at("attributes", sf.lit("op"))).alias("op"),
-        sf.when(is_op, sf.col("object").try_cast("long")).alias("client"),
-        sf.coalesce("version", sf.lit(-1)).alias("number"),
-        named.alias("object"),
-        sf.xxhash64(named).alias("key"),
-        "source",
-        sf.when(~is_op, sf.col("payload")).alias("payload"),
-        sf.coalesce(sf.unix_micros("time"), sf.lit(0)).alias("time"),
-    )
-    return rows.where(~is_op | sf.col("client").isNotNull())
+
+def _columns(batch: DataFrame, operations: str) -> DataFrame:
+    """The batch as columns of numbers and texts, with the keys of objects.
+
+    As SQL, since each function call on a column would be a message to Java, a hundred in all. The stream's name has no
+    character that means anything in it.
+    """
+    is_op = f"(stream = '{operations}')"
+    name = NAME.format(is_op=is_op)
+    rows = batch.where(f"kind != 'tombstone' and (not {is_op} or try_cast(object as bigint) is not null)")
+    return rows.selectExpr(*(column.format(is_op=is_op, name=name) for column in COLUMNS))
 
 
 def _split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
