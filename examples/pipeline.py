@@ -6,7 +6,6 @@ from pathlib import Path
 from pyspark.sql import functions as sf
 
 import tidings
-from tidings.pipelines import Pipeline
 from tidings.stages import Stage
 
 
@@ -28,8 +27,7 @@ with tempfile.TemporaryDirectory() as folder, tidings.embedded(folder) as cluste
             payload = f"{name} {version}".encode()
             producer.publish(f"contacts/{name}", version, attributes={"country": country}, payload=payload)
 
-    swedes = Pipeline(
-        cluster,
+    swedes = cluster.pipeline(
         "swedes",
         input="contacts",
         stage="filter",
@@ -37,10 +35,10 @@ with tempfile.TemporaryDirectory() as folder, tidings.embedded(folder) as cluste
         output="swedes",
         storage=folder,
     )
-    greetings = Pipeline(
-        cluster, "greetings", input="swedes", stage=Greeting(text="hej"), output="greetings", storage=folder
+    greetings = cluster.pipeline(
+        "greetings", input="swedes", stage=Greeting(text="hej"), output="greetings", storage=folder
     )
-    newest = Pipeline(cluster, "newest", input="greetings", stage="latest", storage=folder)
+    newest = cluster.pipeline("newest", input="greetings", stage="latest", storage=folder)
 
     spark = tidings.session("pipelines")
     for pipeline in (swedes, greetings, newest):

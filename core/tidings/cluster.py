@@ -30,6 +30,7 @@ from tidings.streams import DEFAULT_SHARDS, Stream, StreamDefinition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidings.pipelines import Pipeline
     from tidings.publisher import Publisher
     from tidings.subscriber import Subscriber
 
@@ -186,6 +187,12 @@ class Cluster:
         for stream in streams or ():
             self.stream(stream)
         return Publisher(self.coordination, streams, spark=spark, **options)
+
+    def pipeline(self, name: str, **options: Any) -> Pipeline:
+        """A pipeline on this cluster's streams, ready to be started; the options are those of `Pipeline`."""
+        from tidings.pipelines import Pipeline
+
+        return Pipeline(self, name, **options)
 
     def close(self) -> None:
         """End the session, and the embedded ZooKeeper if this cluster started one."""
