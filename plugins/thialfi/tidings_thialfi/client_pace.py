@@ -19,7 +19,7 @@ class Backoff:
 
     def next(self) -> float:
         """The next pause, longer than the one before."""
-        longest = min(self._most, self._first * 2 ** min(self.attempts, 40))
+        longest = min(self._most, self._first * 2.0 ** min(self.attempts, 40))
         self.attempts += 1
         return longest * self._rng.uniform(0.5, 1)
 
