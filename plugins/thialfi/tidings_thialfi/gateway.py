@@ -168,7 +168,9 @@ class Gateway:
         try:
             self._cluster.application(application)
         except UnknownApplication:
-            self._cluster.create_application(application, [self._notifications.name], start="latest")
+            self._cluster.create_application(
+                application, [self._notifications.name], start="latest", balance="zookeeper"
+            )
         runner = web.AppRunner(self.web.app, access_log=None, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
         try:
