@@ -7,8 +7,10 @@ other, whichever came first.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -215,7 +217,7 @@ def _first_places(held: Longs, wanted: Longs) -> Longs:
     return np.where(at >= 0, _taken(first, at), -1)
 
 
-def _taken(values: np.ndarray, at: Longs) -> np.ndarray:  # type: ignore[type-arg]  # of whichever type
+def _taken(values: npt.NDArray[Any], at: Longs) -> npt.NDArray[Any]:
     """The values at these places; anything where a place is -1."""
     if not len(values):
         return np.zeros(len(at), values.dtype)

@@ -179,3 +179,11 @@ class Index:
         for batch in dataset.scanner(columns=view.schema.names, filter=condition).to_batches():
             if len(batch):
                 yield pa.Table.from_batches([batch]).cast(view.schema)
+
+
+def row_counts(folder: Path) -> dict[str, int]:
+    """How many rows each table in this folder has, those included that newer ones have replaced."""
+    from deltalake import DeltaTable
+
+    there = [name for name in TABLES if DeltaTable.is_deltatable(str(folder / name))]
+    return {name: DeltaTable(folder / name).count() for name in there}

@@ -1,0 +1,164 @@
+"""A service, as ZooKeeper knows it: its identity, the streams whose objects its clients register for, its pipeline.
+
+```
+/<root>/thialfi/<service>    identity, streams, pipeline, storage, options
+```
+
+The identity is what clients' tokens are bound to. A service whose state was dropped has another one, and so its clients
+notice, keep their numbers, and register anew.
+"""
+
+from __future__ import annotations
+
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidings.claims import Claim
+from tidings.coordination import check_name
+from tidings.errors import InvalidOption, TidingsError, UnknownStream
+from tidings.pipelines import Pipeline
+from tidings.positions import Position, Positions
+from tidings.stages import make
+from tidings.streams import DEFAULT_SHARDS
+from tidings_thialfi.rows import notifications_of, operations_of
+
+if TYPE_CHECKING:
+    from tidings.cluster import Cluster
+
+PLACE = "thialfi"
+
+
+class UnknownService(TidingsError):
+    """No service of that name is defined in this cluster."""
+
+
+class ServiceExists(TidingsError):
+    """A service of that name is there already, with another definition."""
+
+
+@dataclass(frozen=True)
+class Service:
+    """What the cluster knows of a service.
+
+    `streams` are those of the updates; `options` those of the stage. Checkpoint and tables are in
+    `<storage>/pipelines/<pipeline>`.
+    """
+
+    name: str
+    identity: str
+    streams: tuple[str, ...]
+    pipeline: str
+    storage: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """Where its state is."""
+        return Path(self.storage) / "pipelines" / self.pipeline
+
+    def to_json(self) -> dict[str, Any]:
+        """As it is kept in ZooKeeper."""
+        value = {**asdict(self), "streams": list(self.streams), "options": dict(self.options)}
+        del value["name"]
+        return value
+
+    def open(self, cluster: Cluster) -> Pipeline:
+        """The pipeline that does the service's work; start it as any other, by `start` or `run`."""
+        inputs = [*self.streams, operations_of(self.name)]
+        options = {**self.options, "service": self.name}
+        output = notifications_of(self.name)
+        return Pipeline(
+            cluster,
+            self.pipeline,
+            input=inputs,
+            stage="thialfi",
+            options=options,
+            output=output,
+            storage=self.storage,
+        )
+
+
+def create(
+    cluster: Cluster,
+    name: str,
+    streams: Sequence[str],
+    *,
+    storage: str | Path,
+    shards: int = DEFAULT_SHARDS,
+    log: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Service:
+    """Make a service for the objects of these streams, or return the one that is there with this very definition.
+
+    Its two streams are made, too, if they are not there: `<log>.operations` and `<log>.notifications` are their logs.
+    """
+    check_name("a service", name)
+    if not streams:
+        raise InvalidOption(f"service {name!r} needs a stream of updates at least")
+    for stream in streams:
+        cluster.stream(stream)
+    make("thialfi", {**(options or {}), "service": name})
+    for stream in (operations_of(name), notifications_of(name)):
+        try:
+            cluster.stream(stream)
+        except UnknownStream:
+            place = None if log is None else log + stream.removeprefix(name)
+            cluster.create_stream(stream, shards, place)
+    while True:
+        known = cluster.coordination.read(PLACE, name)
+        identity = str((known or {}).get("identity") or new_identity())
+        place = str(Path(storage).absolute())
+        service = Service(name, identity, tuple(streams), name, place, dict(options or {}))
+        if known == service.to_json():
+            return service
+        if known is not None and "streams" in known:
+            raise ServiceExists(f"service {name!r} is there already, with another definition")
+        # A gateway that was there first has made a place with an identity, and nothing else.
+        if known is None and cluster.coordination.create(service.to_json(), PLACE, name):
+            return service
+        if known is not None and cluster.coordination.replace(service.to_json(), known, PLACE, name):
+            return service
+
+
+def read(cluster: Cluster, name: str) -> Service:
+    """The service of that name."""
+    value = cluster.coordination.read(PLACE, check_name("a service", name))
+    if value is None or "streams" not in value:
+        there = ", ".join(cluster.coordination.children(PLACE)) or "none"
+        raise UnknownService(f"there is no service {name!r} in {cluster.address} (services: {there})")
+    return Service(
+        name, value["identity"], tuple(value["streams"]), value["pipeline"], value["storage"], value.get("options", {})
+    )
+
+
+def new_identity() -> str:
+    """An identity that no service has had."""
+    return uuid.uuid4().hex[:16]
+
+
+def drop_state(cluster: Cluster, name: str) -> Service:
+    """Throw away all that the service knows: tables, runs, checkpoint, and what clients wanted and was not done yet.
+
+    The service gets another identity, by which its clients notice; they register anew, and are told of all their
+    objects. The pipeline must not run: `PipelineHeld` if it does. Dies it on the way, do it again.
+    """
+    service = read(cluster, name)
+    claim = Claim(cluster.coordination, service.pipeline)
+    try:
+        # First, so that no client goes on as if nothing had happened, wherever this ends.
+        while not cluster.coordination.replace(
+            {**service.to_json(), "identity": (identity := new_identity())}, service.to_json(), PLACE, name
+        ):
+            service = read(cluster, name)
+        shutil.rmtree(service.folder, ignore_errors=True)
+        # A new checkpoint begins with the oldest rows, and would do once more all that clients ever wanted.
+        log = cluster.stream(operations_of(name)).writable_log
+        heads = {shard: Position(bounds.head.seq + 1) for shard, bounds in log.bounds().items() if not bounds.empty}
+        log.truncate(Positions(heads))
+    finally:
+        claim.release()
+    return Service(**{**asdict(service), "identity": identity})
