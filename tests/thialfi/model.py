@@ -39,7 +39,7 @@ class Registrar:
         return {
             name: number
             for name, (number, registered) in self.operations.items()
-            if registered and number >= self.floor and FORBIDDEN not in name
+            if registered and number >= self.floor
         }
 
     def operate(self, name: str, number: int, registered: bool) -> None:
@@ -53,7 +53,8 @@ class Registrar:
         if len(parts) == part.parts and part.number > self.floor:
             for one in parts.values():
                 for name in one.objects:
-                    self.operate(name, part.number, True)
+                    if FORBIDDEN not in name:
+                        self.operate(name, part.number, True)
             self.floor = part.number
             self.seen = max(self.seen, part.number)
 
@@ -93,7 +94,8 @@ class Service:
         about = self.clients[client]
         operations = [(*one, True) for one in message.register] + [(*one, False) for one in message.unregister]
         for name, number, registered in operations:
-            about.operate(name, number, registered)
+            if not (registered and FORBIDDEN in name):  # refused at the door: the service never sees its number
+                about.operate(name, number, registered)
         if message.sync is not None:
             about.sync(message.sync)
             operations += [(name, message.sync.number, True) for name in message.sync.objects if FORBIDDEN in name]

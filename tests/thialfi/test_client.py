@@ -25,7 +25,7 @@ from tidings_thialfi.listener import Handle, Listener
 
 from .model_gateway import ModelGateway
 
-FAST = Pace(first_retry=0.05, most_retry=0.4, settle=0.1, resume=2, rate=500, burst=100)
+FAST = Pace(first_retry=0.05, most_retry=0.4, answer=0.2, settle=0.1, resume=2, rate=500, burst=100)
 
 
 class Notes(Listener):

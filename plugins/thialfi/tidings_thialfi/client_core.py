@@ -32,6 +32,8 @@ class Pace:
 
     first_retry: float = 1.0
     most_retry: float = 300.0
+    answer: float = 5.0
+    """So long are operations left to the service, which works in batches, before they are sent again."""
     heartbeat: float = 1200.0
     rate: float = 5.0
     burst: int = 20
@@ -53,7 +55,8 @@ class ClientCore:
         self.halted = False
         self._rng, self._pace = rng, pace or Pace()
         self._bucket = Bucket(self._pace.rate, self._pace.burst)
-        self._hellos, self._repeats, self._syncs = (self._backoff() for _ in range(3))
+        self._hellos = self._backoff()
+        self._repeats, self._syncs = self._backoff(self._pace.answer), self._backoff(2 * self._pace.answer)
         self._events: dict[tuple[str, str], Event] = {}
         self._failing: dict[tuple[str, str], tuple[Backoff, float, Event | None]] = {}
         self._registrations = Registrations(0)
@@ -264,7 +267,7 @@ class ClientCore:
         if message.sync is not None:
             mine.parts.popleft()
             if not mine.parts:
-                self._sync = now + self._syncs.next() * 5  # a service answers a sync more slowly than an operation
+                self._sync = now + self._syncs.next()
         if mine.outstanding and self._repeat == NEVER:
             self._repeat = now + self._repeats.next()
         self._beat = self._next_beat(now)
@@ -425,5 +428,5 @@ class ClientCore:
     def _next_beat(self, now: float) -> float:
         return now + self._interval * self._rng.uniform(0.8, 1)
 
-    def _backoff(self) -> Backoff:
-        return Backoff(self._pace.first_retry, self._pace.most_retry, self._rng)
+    def _backoff(self, first: float | None = None) -> Backoff:
+        return Backoff(first or self._pace.first_retry, self._pace.most_retry, self._rng)

@@ -65,6 +65,7 @@ class Registrations:
         self.sync: int | None = None
         self.parts: deque[SyncPart] = deque()
         self._synced = 0
+        self._taken = 0  # the largest number that the service has acted upon
         self._confirmed: set[str] = set()
 
     def register(self, name: str) -> None:
@@ -113,6 +114,7 @@ class Registrations:
             if status.registered == operation.register:
                 del self.outstanding[name]
                 self.unsent.pop(name, None)
+                self._taken = max(self._taken, status.number)
                 return self._confirm(name, status.registered, always=True)
         elif name not in self.intended:
             return []
@@ -142,13 +144,14 @@ class Registrations:
                 self._operate(name)
             if self.sync is not None:
                 self.begin_sync()
-        if digest == self.digest and (seen == self.largest or self.resuming):
-            return Verdict.AGREE
         if self.resuming:
-            return Verdict.DIFFER
-        if seen < self.largest or self.sync is not None or (self.outstanding and attempts < _PATIENCE):
+            return Verdict.AGREE if digest == self.digest else Verdict.DIFFER
+        if seen < self._expected():
             return Verdict.OPEN
-        return Verdict.DIFFER
+        if digest == self.digest:
+            self._taken = seen
+            return Verdict.AGREE
+        return Verdict.OPEN if self.sync is not None or (self.outstanding and attempts < _PATIENCE) else Verdict.DIFFER
 
     def agree(self) -> Changes:
         """The service has what is intended: nothing is outstanding any more."""
@@ -178,7 +181,11 @@ class Registrations:
 
     def count_anew(self) -> None:
         """Begin with the first number again, for another client."""
-        self.largest, self._synced = self._first, 0
+        self.largest, self._synced, self._taken = self._first, 0, 0
+
+    def _expected(self) -> int:
+        """The largest number that the service has to have seen; it may never see those that a gateway refused."""
+        return max(self._taken, self._synced, max((one.number for one in self.outstanding.values()), default=0))
 
     def _operate(self, name: str) -> None:
         self.largest += 1
