@@ -481,11 +481,11 @@ def test_notices_for_what_is_not_registered_again_are_not_kept_for_ever() -> Non
     driven = Driven(saved(), pace=Pace(held=5))
     for n in range(100):
         driven.hear(notify=(Notice(f"object-{n}", 1),))
-    assert len(driven.core._held) == 5
+    assert len(driven.core._resuming._held) == 5
     driven.events()
     driven.say(after=2)
     driven.hear(digest=Digest(), seen=0)
-    assert driven.core._held == {}
+    assert driven.core._resuming._held == {}
 
 
 @given(st.binary(max_size=80), st.integers(0, 200), st.integers(0, 255))

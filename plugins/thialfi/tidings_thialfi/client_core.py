@@ -14,16 +14,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tidings.errors import InvalidOption
+from tidings_thialfi.client_events import NEVER, Events
 from tidings_thialfi.client_pace import Backoff, Bucket
 from tidings_thialfi.client_registrations import Changes, Registrations, Verdict
+from tidings_thialfi.client_resuming import Resuming
 from tidings_thialfi.client_state import Saved, restore, save
 from tidings_thialfi.client_told import Told
 from tidings_thialfi.digests import Digest
 from tidings_thialfi.listener import Event, Handle
 from tidings_thialfi.message_fields import MAX_APPLICATION_BYTES, MAX_NUMBER
 from tidings_thialfi.messages import Ack, Fault, FromClient, FromService, Grant, Hello, Notice, split
-
-NEVER = float("inf")
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,10 @@ class ClientCore:
         self._bucket = Bucket(self._pace.rate, self._pace.burst)
         self._hellos = self._backoff()
         self._repeats, self._syncs = self._backoff(self._pace.answer), self._backoff(2 * self._pace.answer)
-        self._events: dict[tuple[str, str], Event] = {}
-        self._failing: dict[tuple[str, str], tuple[Backoff, float, Event | None]] = {}
         self._registrations = Registrations(0)
         self._told = Told()
-        self._held: dict[tuple[str, bool], Notice] = {}
+        self._events = Events(self._stands, self._backoff)
+        self._resuming = Resuming(self._pace.settle, self._pace.resume, self._pace.held)
         self._acks: dict[tuple[str, bool], Ack] = {}
         self._token: str | None = None
         self._stale = False
@@ -70,7 +69,7 @@ class ClientCore:
         self._theirs: tuple[Digest, int] | None = None
         self._interval = self._pace.heartbeat
         self._quiet = self._hello = self._beat = self._granted = -NEVER
-        self._repeat = self._sync = self._settle = self._resume = self._deadline = NEVER
+        self._repeat = self._sync = NEVER
 
     # What the application does.
 
@@ -81,9 +80,9 @@ class ClientCore:
         if saved is not None:
             self._token = saved.token
             self._registrations.adopt(saved.client, fresh=False)
-            self._settle = now + self._pace.resume
-        self._emit(Event("ready"))
-        self._emit(Event("reissue_registrations"))
+            self._resuming.begin(now)
+        self._events.emit(Event("ready"))
+        self._events.emit(Event("reissue_registrations"))
 
     def register(self, name: str, version: int | None = None, *, now: float) -> None:
         """Intend to be registered for an object, of which the application has this version."""
@@ -91,52 +90,43 @@ class ClientCore:
             raise InvalidOption(f"{version} is no version of object {name[:32]!r}: it is from 0 to 2^63-1")
         self._registrations.register(name)
         self._told.begin(name, version)
-        self._settle_later(now)
-        for unknown in (False, True):
-            if notice := self._held.pop((name, unknown), None):
-                self._hear(notice)
+        self._resuming.registered(now)
+        for notice in self._resuming.release(name):
+            self._hear(notice)
 
     def unregister(self, name: str, *, now: float) -> None:
         """Intend not to be registered for an object."""
         self._registrations.unregister(name)
         self._drop(name)
-        self._settle_later(now)
+        self._resuming.registered(now)
 
     def acknowledge(self, handle: Handle) -> None:
         """The application has dealt with a notification."""
         if ack := self._told.acknowledge(handle, self._registrations.client):
             self._acknowledge(ack)
-        key = ("notify_unknown" if handle.unknown else "notify"), handle.object
-        _, _, failing = self._failing.get(key, (None, None, None))
-        if failing is None or not self._stands(failing):  # a later one may be waiting to be told again
-            self._failing.pop(key, None)
+        self._events.settle(("notify_unknown" if handle.unknown else "notify", handle.object))
 
     # What the application is told.
 
     def next_event(self) -> Event | None:
         """The next event for the listener, which is then to be answered by `told` or `tell_again`."""
-        while self._events:
-            event = self._events.pop(next(iter(self._events)))
-            if self._stands(event):
-                return event
-        return None
+        return self._events.next()
 
     def fault(self, code: str, message: str, *, permanent: bool = False) -> None:
         """Tell the listener that something is wrong; if `permanent`, give up."""
         self.halted |= permanent
-        self._emit(Event("error", (code, message, permanent)))
+        self._events.emit(Event("error", (code, message, permanent)))
 
     def told(self, event: Event, *, now: float) -> None:
         """The listener has been told. A notification is acknowledged apart from this."""
         if event.handle is None:
-            self._failing.pop(event.key, None)
-        if event.method == "reissue_registrations" and self._settling():
-            self._settle, self._deadline = now + self._pace.settle, now + self._pace.resume
+            self._events.settle(event.key)
+        if event.method == "reissue_registrations":
+            self._resuming.reissued(now)
 
     def tell_again(self, event: Event, *, now: float) -> None:
         """The listener has failed: tell it again later, if nothing newer has come by then."""
-        pauses = self._failing[event.key][0] if event.key in self._failing else self._backoff()
-        self._failing[event.key] = pauses, now + pauses.next(), event
+        self._events.fail(event, now)
 
     # What the channel does.
 
@@ -188,7 +178,7 @@ class ClientCore:
             if self._registrations.failed(failure):
                 self._drop(failure.name)
                 arguments = failure.name, failure.transient, failure.reason
-                self._emit(Event("registration_failure", arguments, failure.name))
+                self._events.emit(Event("registration_failure", arguments, failure.name))
         for notice in message.notify:
             self._hear(notice)
         if message.digest is not None and message.seen is not None:
@@ -197,7 +187,7 @@ class ClientCore:
         if message.sync and not self._busy():
             self._begin_sync(now)
         if message.all:
-            self._emit(Event("notify_all"))
+            self._events.emit(Event("notify_all"))
         if self._registrations.exhausted:
             self._lose_token(now)  # under another client number they begin anew
             self._registrations.count_anew()
@@ -206,7 +196,7 @@ class ClientCore:
 
     def messages(self, *, now: float) -> list[FromClient]:
         """What to send now. A hello has no credentials: whoever sends it puts them in."""
-        self._wake_events(now)
+        self._events.act(now)
         if not self._connected or self.halted or now < self._quiet:
             return []
         if self._token is None or self._stale:
@@ -226,7 +216,7 @@ class ClientCore:
 
     def wake(self, *, now: float) -> float:
         """When to call `messages` again, if nothing happens before."""
-        events = min((at for _, at, event in self._failing.values() if event is not None), default=NEVER)
+        events = self._events.wake()
         if not self._connected or self.halted:
             return events
         if self._token is None or self._stale:
@@ -234,13 +224,13 @@ class ClientCore:
         elif self._registrations.unsent or self._registrations.parts or self._acks:
             due = now
         else:
-            due = min(self._beat, self._repeat, self._sync, self._settle, self._resume)
+            due = min(self._beat, self._repeat, self._sync, self._resuming.wake)
         return min(events, max(due, self._quiet, self._bucket.ready(now)))
 
     def _due(self, now: float) -> Iterator[FromClient]:
         mine = self._registrations
         # Before the application has registered for everything again, its digest would only look like a difference.
-        message = FromClient(self._token, None if self._settling() else mine.digest)
+        message = FromClient(self._token, None if self._resuming.settling else mine.digest)
         for part in list(mine.parts):
             yield replace(message, sync=part)
         operations = [(name, mine.outstanding[name]) for name in mine.unsent]
@@ -281,15 +271,11 @@ class ClientCore:
             self._sync = NEVER
             if mine.sync is not None:
                 mine.begin_sync()
-        if now >= self._settle:
-            self._settle = NEVER
-            self._resume = now + self._pace.resume
+        if self._resuming.settled(now):
             self._beat = now  # with the digest
             self._compare(now)
-        if now >= self._resume:
-            self._resume = NEVER
-            if mine.resuming:
-                self._begin_sync(now)
+        if self._resuming.gave_up(now):
+            self._begin_sync(now)
 
     # Tokens.
 
@@ -301,7 +287,7 @@ class ClientCore:
         again = mine.client is not None and fresh
         self._nonce, self._token, self._stale = None, grant.token, False
         if fresh:
-            self._end_resuming()
+            self._resuming.end()
             self._told.forget_numbers()
             self._acks = {key: ack for key, ack in self._acks.items() if not ack.unknown}
             self._theirs = None
@@ -310,9 +296,9 @@ class ClientCore:
             self._hellos.reset()
         self._granted = self._beat = now
         self._repeat = NEVER
-        self._emit(Event("write_state", (save(Saved(grant.client, grant.token), self.application),)))
+        self._events.emit(Event("write_state", (save(Saved(grant.client, grant.token), self.application),)))
         if again:
-            self._emit(Event("reissue_registrations"))
+            self._events.emit(Event("reissue_registrations"))
 
     def _lose_token(self, now: float) -> None:
         self._token = self._theirs = None
@@ -338,10 +324,10 @@ class ClientCore:
             return
         mine = self._registrations
         verdict = mine.compare(*self._theirs, self._repeats.attempts)
-        if self._settling():
+        if self._resuming.settling:
             return
         if verdict is Verdict.AGREE:
-            self._end_resuming()
+            self._resuming.end()
             self._syncs.reset()
             self._sync = NEVER
             self._progress(mine.agree(), now)
@@ -349,31 +335,20 @@ class ClientCore:
             self._begin_sync(now)
 
     def _begin_sync(self, now: float) -> None:
-        if self._settling() or now < self._sync != NEVER:
+        if self._resuming.settling or now < self._sync != NEVER:
             return
-        self._end_resuming()
+        self._resuming.end()
         self._registrations.begin_sync()
         self._repeat = NEVER
 
     def _busy(self) -> bool:
         """Whether a difference between the digests is no surprise, because something is on its way."""
         mine = self._registrations
-        return mine.sync is not None or bool(mine.outstanding) or self._settling()
-
-    def _settling(self) -> bool:
-        return self._registrations.resuming and self._settle != NEVER
-
-    def _settle_later(self, now: float) -> None:
-        if self._settling():
-            self._settle = min(max(self._settle, now + self._pace.settle), self._deadline)
-
-    def _end_resuming(self) -> None:
-        self._settle = self._resume = NEVER
-        self._held.clear()
+        return mine.sync is not None or bool(mine.outstanding) or self._resuming.settling
 
     def _progress(self, changes: Changes, now: float) -> None:
         for name, registered in changes:
-            self._emit(Event("registration_status_changed", (name, registered), name))
+            self._events.emit(Event("registration_status_changed", (name, registered), name))
         if not self._registrations.outstanding:
             self._repeats.reset()
             self._repeat = NEVER
@@ -391,12 +366,9 @@ class ClientCore:
             self._acknowledge(found)
         elif isinstance(found, Handle):
             method, more = ("notify_unknown", ()) if found.unknown else ("notify", (found.version, notice.payload))
-            self._emit(Event(method, (found.object, *more), found.object, found))
+            self._events.emit(Event(method, (found.object, *more), found.object, found))
         elif self._registrations.resuming and notice.name not in self._registrations.intended:
-            # The application is about to register for it again, and the service will not tell it soon.
-            key = notice.name, notice.unknown
-            if key in self._held or len(self._held) < self._pace.held:
-                self._held[key] = max(notice, self._held.get(key, notice), key=lambda one: one.version)
+            self._resuming.hold(notice)
 
     def _acknowledge(self, ack: Ack) -> None:
         key = ack.name, ack.unknown
@@ -405,23 +377,10 @@ class ClientCore:
     def _drop(self, name: str) -> None:
         self._told.end(name)
         for method in ("notify", "notify_unknown"):
-            self._events.pop((method, name), None)
-            self._failing.pop((method, name), None)
-
-    def _emit(self, event: Event) -> None:
-        self._events.pop(event.key, None)
-        self._events[event.key] = event
-        if event.key in self._failing:  # and what failed is of no interest any more
-            self._failing[event.key] = (self._failing[event.key][0], NEVER, None)
+            self._events.drop((method, name))
 
     def _stands(self, event: Event) -> bool:
         return event.handle is None or self._told.current(event.handle)
-
-    def _wake_events(self, now: float) -> None:
-        for key, (pauses, at, event) in list(self._failing.items()):
-            if event is not None and now >= at:
-                self._failing[key] = pauses, NEVER, None
-                self._events.setdefault(key, event)
 
     # Time.
 

@@ -1,4 +1,4 @@
-"""What a client and a gateway say to each other: messages as Python has them, and as they travel.
+"""What a client and a gateway say to each other, as it travels: messages are read, written and split here.
 
 `docs/thialfi-protocol.md` says what each part means. `parse_client` and `parse_service` take anything that anybody may
 have sent, and raise `BadMessage` and nothing else. A part that this version does not know is left alone.
@@ -9,12 +9,23 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from tidings_thialfi import message_fields as fields
-from tidings_thialfi.digests import Digest
 from tidings_thialfi.message_fields import MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, BadMessage
+from tidings_thialfi.message_types import (
+    Ack,
+    Failure,
+    Fault,
+    FromClient,
+    FromService,
+    Grant,
+    Hello,
+    Notice,
+    Status,
+    SyncPart,
+)
 
 __all__ = [
     "MAX_MESSAGE_BYTES", "MAX_PAYLOAD_BYTES", "VERSION", "Ack", "BadMessage", "Failure", "Fault", "FromClient",
@@ -26,115 +37,6 @@ UNKNOWN = "unknown"  # never base64, which has four characters, or eight
 _ROOM = 128  # for the names of the lists
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """Asks for a token. `credentials` are the application's, and never shown."""
-
-    nonce: str
-    application: str
-    credentials: str | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Ack:
-    """The application was told of this version; if `unknown`, of the unknown version with this number."""
-
-    name: str
-    version: int
-    unknown: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class SyncPart:
-    """Some of the objects that the client intends to be registered for; the parts of one number are all of them."""
-
-    number: int
-    part: int
-    parts: int
-    objects: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FromClient:
-    """A message from a client. Operations are pairs of object and number."""
-
-    token: str | None = field(default=None, repr=False)
-    digest: Digest | None = None
-    hello: Hello | None = None
-    register: tuple[tuple[str, int], ...] = ()
-    unregister: tuple[tuple[str, int], ...] = ()
-    acknowledge: tuple[Ack, ...] = ()
-    sync: SyncPart | None = None
-    heartbeat: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """The answer to a hello with this nonce. `again`: the client id is the one that the client had."""
-
-    nonce: str
-    token: str = field(repr=False)
-    client: int
-    again: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """An object has this version; if `unknown`, an unknown one, and `version` is the number of this notice."""
-
-    name: str
-    version: int
-    unknown: bool = False
-    payload: bytes | None = field(default=None, repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Whether the client is registered for an object, since the operation with this number."""
-
-    name: str
-    registered: bool
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A registration was refused; if `transient`, it may work later."""
-
-    name: str
-    number: int
-    transient: bool
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """A message was not acted upon. `retry`: in so many seconds it may work; None if it never will."""
-
-    code: str
-    message: str
-    retry: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class FromService:
-    """A message from the service. `invalid` is the reason."""
-
-    grant: Grant | None = None
-    stale: bool = False
-    invalid: str | None = None
-    digest: Digest | None = None
-    seen: int | None = None
-    notify: tuple[Notice, ...] = ()
-    status: tuple[Status, ...] = ()
-    failed: tuple[Failure, ...] = ()
-    sync: bool = False
-    all: bool = False
-    interval: float | None = None
-    quiet: float | None = None
-    error: Fault | None = None
 
 
 Message = FromClient | FromService
@@ -199,8 +101,8 @@ def parse_service(text: str | bytes) -> FromService:
 def encode(message: Message) -> str:
     """A message as it travels, or `BadMessage` if it is too large.
 
-    >>> encode(FromClient("t", Digest(0, 0), heartbeat=True))
-    '{"v":"1.0","token":"t","digest":["0","0"],"heartbeat":true}'
+    >>> encode(FromClient("t", register=(("alice", 5),)))
+    '{"v":"1.0","token":"t","register":[["alice","5"]]}'
     """
     parts = _from_client(message) if isinstance(message, FromClient) else _from_service(message)
     text = _dump({"v": VERSION} | {key: value for key, value in parts.items() if value is not None})
