@@ -28,6 +28,7 @@ from tidings.delivery import OPEN, Security
 from tidings.errors import InvalidOption, UnknownApplication
 from tidings.flows import Flow
 from tidings.handlers import Handler
+from tidings.positions import Position
 from tidings_thialfi.gateway_channels import DISPLACED, SHUTDOWN, SILENT
 from tidings_thialfi.gateway_desk import Desk
 from tidings_thialfi.gateway_hooks import GatewayHooks, Guard
@@ -134,6 +135,7 @@ class Gateway:
             serve_metrics=serve_metrics,
         )
         self._closing = False
+        self._listened = time.monotonic()
         self._tasks: set[asyncio.Task[None]] = set()
         self.metrics.gauge("connections", "WebSockets and polls of clients.", lambda: self.web.doors.inside)
         self.metrics.gauge("sessions", "Clients that are online here.", lambda: len(self._desk.sessions))
@@ -261,6 +263,9 @@ class Gateway:
     def _sweep(self, now: float) -> None:
         self._routes.retry()
         self.web.sweep()
+        if now - self._listened < self.options.offline_after / ROUNDS:
+            return
+        self._listened = now
         for session in self._desk.sessions.silent(now, self.options.offline_after):
             session.channel.close(SILENT, "nothing was heard for too long")
             self._desk.leave(session.channel)
@@ -348,7 +353,10 @@ class Gateway:
 
     async def _write(self, made: Sequence[Row]) -> None:
         began = time.perf_counter()
-        await self._operations.publish_many(made)
+        if len(made) == 1:  # most are alone, and a table for one row costs ten times as much
+            await self._operations.publish(**made[0])
+        else:
+            await self._operations.publish_many(made)
         self.metrics.durable.observe(time.perf_counter() - began)
         for row in made:
             self.metrics.rows.labels(row["attributes"]["op"]).inc()
@@ -375,6 +383,10 @@ class _Intake(Handler):
 
     def on_flow_closed(self, flow: Flow) -> None:
         self._in_loop(self._gateway.closed, flow.shard)
+
+    def on_data_loss(self, flow: Flow, first: Position, last: Position) -> None:
+        logger.warning("flow %s lost what was between %s and %s: its clients are told again", flow, first, last)
+        self._in_loop(self._gateway.opened, flow.shard)  # marks them online, so that the stage says it all again
 
     def on_batch(self, rows: pa.RecordBatch) -> None:
         if found := list(said(rows, _Wanted(self._gateway))):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import ssl
@@ -41,11 +42,12 @@ def _listen(text: str) -> tuple[str, int]:
         raise typer.BadParameter(str(error)) from None
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise typer.BadParameter(f"{text!r} is no option for hooks: write NAME=VALUE")
-    return key, value
+def _pairs(texts: list[str]) -> dict[str, str]:
+    split = [text.partition("=") for text in texts]
+    for text, (key, equals, _) in zip(texts, split, strict=True):
+        if not key or not equals:
+            raise refuse(f"{text!r} is no option for hooks: write NAME=VALUE")
+    return {key: value for key, _, value in split}
 
 
 def _file(help: str) -> Any:
@@ -80,7 +82,7 @@ def gateway_command(
         typer.Option(metavar="NAME", help="The application's hooks: who its users are, and what they may hear of."),
     ] = None,
     hook_option: Annotated[
-        Any, typer.Option(metavar="NAME=VALUE", parser=_pair, help="An option for the hooks. May be repeated.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option for the hooks. May be repeated.")
     ] = None,
     publish_to: Annotated[
         str | None, typer.Option(metavar="STREAM", help="The stream that /v1/publish writes into.", show_default=False)
@@ -193,7 +195,7 @@ def gateway_command(
             id=id,
             place=place,
             options=options,
-            hooks=None if hooks is None else load_hooks(hooks, dict(hook_option or ())),
+            hooks=None if hooks is None else load_hooks(hooks, _pairs(hook_option or [])),
             token_lifetime=token_lifetime,
             publish_to=publish_to,
             publish_tokens=publish_tokens or (),
@@ -214,12 +216,14 @@ async def _until_signalled(gateway: Gateway, metrics: tuple[str, int] | None) ->
     def end(number: int) -> None:
         for one in (signal.SIGINT, signal.SIGTERM):
             loop.remove_signal_handler(one)
+            signal.signal(one, signal.SIG_DFL)
         found[0] = number
         note("the gateway stops: its clients are sent elsewhere")
         stop.set()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end, number)
+    gc.freeze()  # what was imported stays, and need not be looked through while clients wait
     server = None if metrics is None else MetricsServer(*metrics, gateway.metrics.collectors, gateway.unready)
     try:
         await gateway.run(

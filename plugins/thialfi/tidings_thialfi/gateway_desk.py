@@ -77,12 +77,10 @@ class Desk:
         await self._act(session, channel, message)
 
     def client_of(self, text: str) -> int:
-        """Whose message this is, by its token; -1 if it does not tell. Nothing else of it is looked at."""
+        """Whose message this is, by its token; -1 if that is not sure, or if it says anew who it is."""
         try:
-            token = parse_client(text).token
-            return -1 if token is None else self._keys.check(token).client
-        except TokenExpired as error:
-            return error.token.client
+            message = parse_client(text)
+            return -1 if message.token is None or message.hello else self._keys.check(message.token).client
         except TidingsError:
             return -1
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from tidings.errors import InvalidOption, PluginBroken
+from tidings.errors import InvalidOption, PluginBroken, TidingsError
 from tidings.plugins import load
 
 GROUP = "tidings.gateway_hooks"
@@ -113,8 +113,10 @@ def load_hooks(name: str, options: Mapping[str, str]) -> GatewayHooks:
     made: Any = load(GROUP, name)
     try:
         hooks = made(dict(options))
-    except TypeError as error:
-        raise PluginBroken(f"gateway hooks {name!r} cannot be made: {error}") from error
+    except TidingsError:
+        raise
+    except Exception as error:
+        raise PluginBroken(f"gateway hooks {name!r} cannot be made: {error!r}") from error
     if not isinstance(hooks, GatewayHooks):
         raise PluginBroken(f"gateway hooks {name!r} are no GatewayHooks")
     return hooks

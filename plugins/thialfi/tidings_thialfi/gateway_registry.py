@@ -85,12 +85,16 @@ class Registry:
             logger.debug("the registration goes with the session")
 
     def _watch(self) -> None:
+        trouble = ""
         while not self._closed.is_set():
             try:
                 places = self._look()
             except TidingsError as error:
-                logger.warning("gateways cannot be looked up: %s", error)
+                if str(error) != trouble:
+                    logger.warning("gateways cannot be looked up: %s", error)
+                trouble = str(error)
             else:
+                trouble = ""
                 if places != self._known:
                     self._known = places
                     self._placed(places)

@@ -33,16 +33,9 @@ class Said(NamedTuple):
     @classmethod
     def from_json(cls, value: Any) -> Said:
         """What `to_json` wrote."""
-        client, say, version, name, count, total, payload = value
-        return cls(
-            int(client),
-            str(say),
-            int(version),
-            str(name),
-            int(count),
-            int(total),
-            payload and base64.b64decode(payload),
-        )
+        client, say, version, name, count, total, text = value
+        payload = None if text is None else base64.b64decode(text)
+        return cls(int(client), str(say), int(version), str(name), int(count), int(total), payload)
 
 
 def said(batch: pa.RecordBatch, wanted: Container[int]) -> Iterator[Said]:

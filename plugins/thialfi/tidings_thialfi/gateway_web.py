@@ -210,8 +210,12 @@ class Web:
         async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
             try:
                 async for message in socket:
-                    kind, clients = json.loads(message.data)
-                    self._routes.take(pipe, str(kind), [int(client) for client in clients])
+                    try:
+                        kind, clients = json.loads(message.data)
+                        self._routes.take(pipe, str(kind), [int(client) for client in clients])
+                    except (ValueError, TypeError):
+                        pipe.close(MALFORMED, "a relay's frames are [word, clients]")
+                        break
             finally:
                 self._routes.watchers.leave(pipe)
 
