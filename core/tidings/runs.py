@@ -92,6 +92,33 @@ class Manifest:
             return None
 
 
+@dataclass(frozen=True)
+class Snapshot:
+    """Runs as they were at one time."""
+
+    manifest: Manifest
+    files: Sequence[RunFile]
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are at most: those that newer ones have replaced are counted until runs are merged."""
+        return sum(run.rows for run in self.manifest.runs)
+
+    def lookup(self, keys: npt.ArrayLike) -> pa.Table:
+        """The newest row of each identity that has one of these keys, sorted by key and identity."""
+        wanted = np.unique(np.asarray(keys, np.int64))
+        found = [rows for file in self.files for rows in file.find(wanted)] if len(wanted) else []
+        return self._newest(found)
+
+    def scan(self, part: int) -> pa.Table:
+        """The newest rows of one part: of all keys with `key mod parts` = `part`."""
+        return self._newest([file.part(part) for file in self.files])
+
+    def _newest(self, tables: Sequence[pa.Table]) -> pa.Table:
+        layout = self.manifest.layout
+        return layout.newest(pa.concat_tables([layout.schema.empty_table(), *tables]))
+
+
 class RunReader:
     """Looks up what the runs in a folder hold, from whichever process; it sees each append that came before a lookup.
 
@@ -118,19 +145,17 @@ class RunReader:
         """The runs that there are, the oldest first."""
         return self._current()[0].runs
 
+    def snapshot(self) -> Snapshot:
+        """The runs as they are now, which stay as they are for as long as one holds it."""
+        return Snapshot(*self._current())
+
     def lookup(self, keys: npt.ArrayLike) -> pa.Table:
         """The newest row of each identity that has one of these keys, sorted by key and identity."""
-        manifest, files = self._current()
-        wanted = np.unique(np.asarray(keys, np.int64))
-        found = [rows for file in files for rows in file.find(wanted)] if len(wanted) else []
-        return manifest.layout.newest(pa.concat_tables([manifest.layout.schema.empty_table(), *found]))
+        return self.snapshot().lookup(keys)
 
     def scan(self, part: int) -> pa.Table:
         """The newest rows of one part: of all keys with `key mod parts` = `part`."""
-        manifest, files = self._current()
-        return manifest.layout.newest(
-            pa.concat_tables([manifest.layout.schema.empty_table(), *(file.part(part) for file in files)])
-        )
+        return self.snapshot().scan(part)
 
     def _current(self) -> tuple[Manifest, list[RunFile]]:
         """The manifest, and its runs opened. The writer deletes runs that a newer manifest does not name."""

@@ -56,8 +56,11 @@ class Service:
 
     def restart(self) -> None:
         """As after a driver's death: nothing is left but what is on the disk."""
-        self.stage.opened(State(self.folder, "test", 0)).close()
+        self.close()
         self.stage = Thialfi(**self.options)
+
+    def close(self) -> None:
+        self.stage.opened(State(self.folder, "test", 0)).close()
 
     def batch(self, *, updates: Sequence[Row] = (), ops: Sequence[Row] = ()) -> list[tuple[Any, ...]]:
         """What clients are told: client, what is said, and its object, number and payload, as far as there are any."""

@@ -29,6 +29,7 @@ from tidings.stages import Stage
 from tidings_thialfi import answers, presence
 from tidings_thialfi import rows as words
 from tidings_thialfi.columns import Longs, flags, longs
+from tidings_thialfi.compaction import Compactor
 from tidings_thialfi.matching import LARGEST, objects_after, registrations_after, tell
 from tidings_thialfi.tables import ACKNOWLEDGEMENTS, Index
 
@@ -60,6 +61,7 @@ class Thialfi(Stage):
     collect_every: Annotated[int, Field(ge=1)] = 64
 
     _index: Index | None = PrivateAttr(None)
+    _compactor: Compactor = PrivateAttr(default_factory=Compactor)
 
     def check(self, inputs: Sequence[StreamDefinition], output: StreamDefinition | None) -> None:
         """Refuse inputs without the service's operations, or another output than its notifications."""
@@ -76,6 +78,7 @@ class Thialfi(Stage):
         advance = _Aside(lambda: index.advance(state.batch_id))  # while Spark reads
         rows = _columns(batch, words.operations_of(self.service)).toArrow()
         advance.join()
+        self._compactor.look(index, state.batch_id)
         return batch.sparkSession.createDataFrame(self.step(rows, index, state))
 
     def opened(self, state: State) -> Index:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.runs import Runs
+from tidings.runs import Runs, Snapshot
 
 if TYPE_CHECKING:
     from tidings.stages.state import State
@@ -104,6 +104,9 @@ VIEWS = {
     "clients": View("clients", "client", ("fact",), "number"),
 }
 
+WHOLE = ("objects", "registrations_of", "acknowledgements", "clients")
+"""The views that have all columns of their tables, one for each table."""
+
 Rows = Mapping[str, pa.Table]
 """Rows for the tables, by name."""
 
@@ -138,14 +141,15 @@ class Index:
             self._catch_up(name, VIEWS[name], batch_id)
             self._behind.discard(name)
 
+    def snapshot(self) -> dict[str, Snapshot]:
+        """All that the tables held before the batch to which the index was brought, by table."""
+        return {VIEWS[name].table: self._runs[name].snapshot() for name in WHOLE}
+
     def write(self, state: State, rows: Rows) -> None:
         """Plan to write the batch's rows to the tables, and remember them for the runs."""
         for name, schema in TABLES.items():
-            found = rows[name].select(schema.names).cast(schema)
-            app = pa.repeat(pa.scalar(state.app, pa.string()), len(found))
-            batch = pa.repeat(pa.scalar(state.batch_id, pa.int64()), len(found))
-            stamped = found.append_column(STAMP[0], app).append_column(STAMP[1], batch)
-            state.table(name, stamped.schema).append(stamped)
+            made = stamped(rows[name].select(schema.names).cast(schema), state.app, state.batch_id)
+            state.table(name, made.schema).append(made)
         self._written = (state.batch_id, rows)
 
     def close(self) -> None:
@@ -179,6 +183,14 @@ class Index:
         for batch in dataset.scanner(columns=view.schema.names, filter=condition).to_batches():
             if len(batch):
                 yield pa.Table.from_batches([batch]).cast(view.schema)
+
+
+def stamped(rows: pa.Table, app: str, batch_id: int) -> pa.Table:
+    """The rows of a table, with where they come from."""
+    values = (pa.scalar(app, pa.string()), pa.scalar(batch_id, pa.int64()))
+    for field, value in zip(STAMP, values, strict=True):
+        rows = rows.append_column(field, pa.repeat(value, len(rows)))
+    return rows
 
 
 def row_counts(folder: Path) -> dict[str, int]:
