@@ -67,6 +67,8 @@ class Service:
         self.clients: dict[int, Registrar] = {}
         self.identity = 0
         self.issued = 0
+        self.asks = True
+        """Whether it asks for a sync; if not, it is for the client to see that one is needed."""
         self.lost = 0
 
     def forget(self) -> None:
@@ -78,6 +80,11 @@ class Service:
         self.versions, self.lost = {}, int(wall * 1e6)
         for about in self.clients.values():
             about.operations = {}
+
+    def forget_registrations(self) -> None:
+        """Lose what clients want, and the numbers that it has seen, without a word."""
+        for about in self.clients.values():
+            about.operations, about.parts, about.seen, about.floor = {}, {}, 0, 0
 
     def publish(self, name: str, version: int) -> None:
         self.versions[name] = max(version, self.versions.get(name, -1))
@@ -109,7 +116,7 @@ class Service:
             if name in about.operations and not (registered and FORBIDDEN in name)
         ]
         failed = [Failure(name, number, False, "no") for name, number, yes in operations if yes and FORBIDDEN in name]
-        differ = message.digest is not None and message.digest != answer.digest
+        differ = self.asks and message.digest is not None and message.digest != answer.digest
         return FromService(
             digest=answer.digest,
             seen=answer.seen,

@@ -36,6 +36,7 @@ def live(world: World, steps: int) -> None:
     """Applications come and go, objects change, and whatever can fail does."""
     rng = world.rng
     world.faults = rng.choice((0.1, 0.3, 0.6))
+    world.service.asks = rng.random() < 0.5
     for _ in range(steps):
         application = rng.choice(world.applications)
         match rng.randrange(30):
@@ -64,6 +65,9 @@ def live(world: World, steps: int) -> None:
                 application.handles = []
             case 19:
                 world.repeat()
+            case 20:
+                if rng.random() < 0.5:
+                    world.service.forget_registrations()
             case _:
                 pass
         world.step()
@@ -79,9 +83,20 @@ def restart(world: World, application: Application) -> None:
     application.restart(state)
 
 
-@settings(max_examples=150)
+@settings(max_examples=30)
 @given(st.integers(0, 2**32))
 def test_when_faults_stop_all_is_as_intended_and_the_latest_versions_are_known(seed: int) -> None:
+    check_that_all_is_well_in_the_end(seed)
+
+
+@pytest.mark.slow
+@settings(max_examples=500)
+@given(st.integers(0, 2**32))
+def test_that_holds_in_hundreds_of_worlds(seed: int) -> None:
+    check_that_all_is_well_in_the_end(seed)
+
+
+def check_that_all_is_well_in_the_end(seed: int) -> None:
     world = World(seed)
     live(world, steps=150)
     world.settle()
@@ -265,6 +280,26 @@ def test_a_difference_is_mended_by_a_sync_only_when_nothing_explains_it() -> Non
     assert again.sync.number > message.sync.number
     driven.hear(digest=Digest.of(7, ["alice", "bob", "carol"]), seen=again.sync.number)
     assert driven.say(after=600) == []
+
+
+def test_a_service_that_has_forgotten_what_it_answered_is_sent_everything_again() -> None:
+    driven = Driven().granted().registered("alice")
+    driven.hear(digest=Digest(), seen=0)  # it may be late
+    assert driven.say() == []
+    (beat,) = driven.say(after=31)
+    assert beat.heartbeat
+    driven.hear(digest=Digest(), seen=0)
+    (message,) = driven.say()
+    assert message.sync is not None
+    assert message.sync.objects == ("alice",)
+
+
+def test_a_digest_that_is_late_changes_nothing() -> None:
+    driven = Driven().granted().registered("alice")
+    for _ in range(5):
+        driven.hear(digest=Digest(), seen=0)
+        driven.hear(digest=Digest.of(7, ["alice"]), seen=driven.core._registrations.largest)
+        assert not any(message.sync for message in driven.say(after=31))
 
 
 def test_a_large_sync_comes_in_parts_that_each_fit() -> None:

@@ -69,7 +69,7 @@ class ClientCore:
         self._theirs: tuple[Digest, int] | None = None
         self._interval = self._pace.heartbeat
         self._quiet = self._hello = self._beat = self._granted = -NEVER
-        self._repeat = self._sync = NEVER
+        self._repeat = self._sync = self._behind = NEVER
 
     # What the application does.
 
@@ -326,6 +326,14 @@ class ClientCore:
         verdict = mine.compare(*self._theirs, self._repeats.attempts)
         if self._resuming.settling:
             return
+        if verdict is Verdict.BEHIND:
+            if now >= self._behind:
+                self._begin_sync(now)
+            elif self._behind == NEVER:
+                self._behind = now + self._pace.resume  # by then, one that is not late has come, if it is asked for
+                self._beat = min(self._beat, self._behind)
+            return
+        self._behind = NEVER
         if verdict is Verdict.AGREE:
             self._resuming.end()
             self._syncs.reset()
@@ -339,7 +347,7 @@ class ClientCore:
             return
         self._resuming.end()
         self._registrations.begin_sync()
-        self._repeat = NEVER
+        self._repeat = self._behind = NEVER
 
     def _busy(self) -> bool:
         """Whether a difference between the digests is no surprise, because something is on its way."""

@@ -31,6 +31,7 @@ class Verdict(Enum):
     AGREE = "the service has what is intended"
     DIFFER = "it has something else, and nothing outstanding explains that"
     OPEN = "it may come to agree when what is outstanding is done"
+    BEHIND = "it has not seen what it has answered: the digest is late, or the service has forgotten"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +147,13 @@ class Registrations:
                 self.begin_sync()
         if self.resuming:
             return Verdict.AGREE if digest == self.digest else Verdict.DIFFER
-        if seen < self._expected():
-            return Verdict.OPEN
-        if digest == self.digest:
+        late = seen < self._expected()
+        if digest == self.digest and not late:
             self._taken = seen
             return Verdict.AGREE
-        return Verdict.OPEN if self.sync is not None or (self.outstanding and attempts < _PATIENCE) else Verdict.DIFFER
+        if digest == self.digest or self.sync is not None or (self.outstanding and (late or attempts < _PATIENCE)):
+            return Verdict.OPEN
+        return Verdict.BEHIND if late else Verdict.DIFFER
 
     def agree(self) -> Changes:
         """The service has what is intended: nothing is outstanding any more."""
