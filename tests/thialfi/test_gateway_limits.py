@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
+import ssl
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -18,7 +22,7 @@ from tidings.coordination import Coordination
 from tidings.testing import eventually, held
 from tidings_thialfi import rows
 
-from .gateway_scene import Process, Scene, online, scene_of
+from .gateway_scene import PROGRAM, SERVICE, Process, Scene, online, scene_of
 
 OPTIONS = ["--rate", "50", "--burst", "50", "--max-registrations", "3", "--origin", "https://app.example"]
 OPTIONS += ["--max-message", "32KiB", "--max-pending", "2"]
@@ -209,6 +213,62 @@ def test_connections_from_one_address_are_limited(scene: Scene) -> None:
     eventually(lambda: gateway.metric("connections") == 1)
     scene.client(gateway).hello()
     gateway.end()
+
+
+@pytest.mark.parametrize(
+    "raw", [b"\x00\xff" * 2000, b"GET / HTTP/9\r\n\r\n", b"POST /v1/poll HTTP/1.1\r\nContent-Length: -1\r\n\r\n"]
+)
+def test_what_is_no_http_does_no_harm(gateway: Process, raw: bytes) -> None:
+    place = urlsplit(gateway.url)
+    assert place.port is not None
+    with socket.create_connection(("127.0.0.1", place.port), timeout=10) as plain:
+        plain.sendall(raw)
+        plain.shutdown(socket.SHUT_WR)
+        with contextlib.suppress(ConnectionError):
+            while plain.recv(4096):
+                pass
+    assert gateway.get("/health/live")[0] == 200
+    assert not any("Traceback" in line for line in gateway.lines), "".join(gateway.lines)
+
+
+def test_clients_speak_tls_when_there_is_a_certificate(scene: Scene) -> None:
+    key, certificate = scene.folder / "key.pem", scene.folder / "certificate.pem"
+    about = ["-days", "2", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *about]
+    try:
+        subprocess.run(command, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("needs openssl, to make a certificate")
+    gateway = scene.gateway("g-tls", "--tls-certificate", str(certificate), "--tls-key", str(key))
+    trust = ssl.create_default_context(cafile=certificate)
+
+    async def hello() -> str:
+        url = gateway.url.replace("http:", "wss:") + "/v1/client"
+        async with scene.http.ws_connect(url, ssl=trust, protocols=["tidings.thialfi.v1"]) as socket:
+            await socket.send_str('{"v": "1.0", "hello": {"nonce": "n", "application": "a"}}')
+            return await socket.receive_str()
+
+    assert "grant" in scene.loop.run(hello())
+    gateway.end()
+
+
+def test_a_gateway_that_cannot_start_says_why(scene: Scene, gateway: Process) -> None:
+    port = str(urlsplit(gateway.url).port)
+    for options, why in (
+        (["--listen", port], f"nothing can be served at 127.0.0.1:{port}"),
+        (["--service", "nobody"], "there is no service 'nobody'"),
+        (["--id", "g1"], "service 'contacts' has a gateway 'g1' already"),
+        (["--origin", "app.example/x"], "is no origin"),
+        (["--hooks", "doorman"], "no tidings.gateway_hooks 'doorman' is installed"),
+        (["--publish-to", "updates"], "/v1/publish needs both"),
+        (["--offline-after", "5"], "must be above its heartbeat"),
+    ):
+        command = [*PROGRAM, "gateway", "--service", SERVICE, "--keys", str(scene.keys), "--listen", "0"]
+        command += ["--zookeeper", scene.cluster.address, "--session-timeout", "1", *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode in (1, 2), done.stderr
+        assert why in " ".join(done.stderr.split()), done.stderr
+        assert "Traceback" not in done.stderr
 
 
 json_values = st.recursive(

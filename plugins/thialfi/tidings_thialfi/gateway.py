@@ -21,11 +21,12 @@ from typing import Any
 
 import pyarrow as pa
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from tidings.cluster import Cluster
 from tidings.coordination import check_name
 from tidings.delivery import OPEN, Security
-from tidings.errors import InvalidOption, UnknownApplication
+from tidings.errors import InvalidOption, UnknownApplication, UnknownStream
 from tidings.flows import Flow
 from tidings.handlers import Handler
 from tidings.positions import Position
@@ -47,7 +48,9 @@ from tidings_thialfi.tokens import TokenKeys
 
 TICK = 0.5  # seconds between looks at what is due
 ROUNDS = 10  # looks for what is to be sent again, in the time after which it is
+REMINDER = 86_400.0  # seconds after which the stage is told again that a client is there, lest it forget the client
 BACKLOG = 4096
+STALE_AT_ONCE = 2_000  # clients a second that are asked to say hello again
 
 logger = logging.getLogger(__name__)
 
@@ -94,8 +97,12 @@ class Gateway:
         self.metrics = GatewayMetrics()
         self.address = ""
         self._cluster = cluster
-        self._notifications = cluster.stream(notifications_of(service))
-        self._operations = cluster.stream(operations_of(service)).async_producer(linger=0.002)
+        try:
+            self._notifications = cluster.stream(notifications_of(service))
+            operations = cluster.stream(operations_of(service))
+        except UnknownStream as error:
+            raise InvalidOption(f"there is no service {service!r}: {error}; see `tidings thialfi create`") from None
+        self._operations = operations.async_producer(linger=0.002)
         self._publisher = cluster.stream(publish_to).async_producer() if publish_to else None
         self._identity = identity_of(cluster.coordination, service)
         self._guard = Guard(hooks)
@@ -173,7 +180,9 @@ class Gateway:
             self._cluster.create_application(
                 application, [self._notifications.name], start="latest", balance="zookeeper"
             )
-        runner = web.AppRunner(self.web.app, access_log=None, handle_signals=False, shutdown_timeout=2.0)
+        runner = web.AppRunner(
+            self.web.app, access_log=None, handle_signals=False, shutdown_timeout=2.0, logger=_http_logger()
+        )
         await runner.setup()
         try:
             site = web.TCPSite(
@@ -251,14 +260,17 @@ class Gateway:
                     self._sweep(now)
 
     async def _send_away(self) -> None:
-        """Close all channels so that clients connect elsewhere, and mark them offline."""
-        leaving = list(self._desk.sessions)
-        self.web.close(SHUTDOWN, "the gateway is shutting down")
-        await self.web.closed()
-        for session in leaving:
+        """Mark all clients offline, then close their channels so that they connect elsewhere: in this order.
+
+        A client is at another gateway at once, and an `offline` after its `online` there would be wrong.
+        """
+        self._desk.closed = True
+        for session in self._desk.sessions:
             if self._desk.sessions.end(session):
                 self._routes.gone(session)
         await self._presence.flush()
+        self.web.close(SHUTDOWN, "the gateway is shutting down")
+        await self.web.closed()
 
     def _sweep(self, now: float) -> None:
         self._routes.retry()
@@ -269,6 +281,9 @@ class Gateway:
         for session in self._desk.sessions.silent(now, self.options.offline_after):
             session.channel.close(SILENT, "nothing was heard for too long")
             self._desk.leave(session.channel)
+        for session in self._desk.sessions:
+            if session.routed and now - session.noted >= REMINDER:
+                self._routes.come(session)
 
     # What the stage says
 
@@ -344,7 +359,15 @@ class Gateway:
         if places.identity is not None and places.identity != self._identity:
             logger.warning("service %s has another identity now: clients will get new tokens", self.service)
             self._identity = places.identity
+            self._spawn(self._tell_stale())
         self._routes.placed(places.holders, places.urls)
+
+    async def _tell_stale(self) -> None:
+        """Have clients get tokens of the new identity, a part of them at a time; who says something is told anyway."""
+        for number, session in enumerate(self._desk.sessions):
+            session.channel.send(FromService(stale=True))
+            if number % STALE_AT_ONCE == STALE_AT_ONCE - 1:
+                await asyncio.sleep(1.0)
 
     def _displace(self, session: Session) -> None:
         self.metrics.displaced.inc()
@@ -414,6 +437,13 @@ class _Wanted:
 
 
 _NOTHING = FromService()
+
+
+def _http_logger() -> logging.Logger:
+    """The logger of the HTTP server. What is no HTTP is not worth a trace, which might show a token, too."""
+    found = logging.getLogger(f"{__name__}.http")
+    found.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
+    return found
 
 
 def _address(runner: web.AppRunner) -> str:

@@ -46,6 +46,8 @@ class Desk:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sessions = Sessions()
+        self.closed = False
+        """Once it is, nothing is taken any more: clients say it again elsewhere."""
         self._keys = keys
         self._identity = identity
         self._write = write
@@ -59,6 +61,8 @@ class Desk:
 
     async def receive(self, channel: Channel, text: str | bytes) -> None:
         """Take one message of a channel; the next one of the channel only when this has returned."""
+        if self.closed:
+            return
         now = self._clock()
         if wait := channel.bucket.take(now):
             self._slow_down(channel, now, wait)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import Callable, Mapping
 
 from tidings.updates import shard_of
@@ -167,6 +168,7 @@ class Routes:
 
     def _routed(self, session: Session) -> None:
         session.routed = True
+        session.noted = time.monotonic()
         self._presence.online(session)
 
     def _of(self, shard: int) -> list[Session]:

@@ -56,8 +56,8 @@ class Session:
     """One client, online at this gateway, on `channel`."""
 
     __slots__ = (
-        "application", "channel", "client", "digest", "heard", "more_than_kept", "parts", "pending", "registrations",
-        "routed", "seen", "sent", "sync_asked", "user",
+        "application", "channel", "client", "digest", "heard", "more_than_kept", "noted", "parts", "pending",
+        "registrations", "routed", "seen", "sent", "sync_asked", "user",
     )  # fmt: skip
 
     def __init__(self, client: int, application: str, user: str, channel: Any, now: float) -> None:
@@ -68,6 +68,8 @@ class Session:
         self.heard = now
         self.routed = False
         """Whether what the stage tells this client arrives here."""
+        self.noted = now
+        """When the stage was last told that the client is here."""
         self.digest: Digest | None = None
         self.seen = 0
         self.sent = 0
