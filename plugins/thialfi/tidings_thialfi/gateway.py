@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 import ssl
-import threading
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -19,7 +18,6 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
@@ -27,9 +25,6 @@ from tidings.cluster import Cluster
 from tidings.coordination import check_name
 from tidings.delivery import OPEN, Security
 from tidings.errors import InvalidOption, UnknownApplication, UnknownStream
-from tidings.flows import Flow
-from tidings.handlers import Handler
-from tidings.positions import Position
 from tidings_thialfi.gateway_channels import DISPLACED, SHUTDOWN, SILENT
 from tidings_thialfi.gateway_desk import Desk
 from tidings_thialfi.gateway_hooks import GatewayHooks, Guard
@@ -37,12 +32,12 @@ from tidings_thialfi.gateway_metrics import GatewayMetrics
 from tidings_thialfi.gateway_options import GatewayOptions
 from tidings_thialfi.gateway_presence import Presence
 from tidings_thialfi.gateway_publish import Bearers
+from tidings_thialfi.gateway_push import Intake, Pusher
 from tidings_thialfi.gateway_registry import Places, Registry, gateways_of, identity_of
 from tidings_thialfi.gateway_routes import Routes
-from tidings_thialfi.gateway_said import Said, message_of, said
 from tidings_thialfi.gateway_sessions import Row, Session
 from tidings_thialfi.gateway_web import Web
-from tidings_thialfi.messages import FromService, Notice
+from tidings_thialfi.messages import FromService
 from tidings_thialfi.rows import notifications_of, operations_of
 from tidings_thialfi.tokens import TokenKeys
 
@@ -118,12 +113,15 @@ class Gateway:
             guard=self._guard,
             token_lifetime=token_lifetime,
         )
+        self._pusher = Pusher(
+            self._desk.sessions, lambda: self._routes, guard=self._guard, options=self.options, metrics=self.metrics
+        )
         self._routes = Routes(
             self.id,
             self._notifications.shards,
             self._desk.sessions,
             self._presence,
-            said=self._tell,
+            said=self._pusher.tell,
             displaced=self._displace,
             metrics=self.metrics,
             secret=self.place.peer_secret,
@@ -227,7 +225,7 @@ class Gateway:
             try:
                 subscriber = self._cluster.subscribe(
                     application,
-                    _Intake(loop, self),
+                    Intake(loop, self._pusher, self._routes),
                     id=self.id,
                     address=self.place.subscriber,
                     security=self.place.security,
@@ -254,7 +252,7 @@ class Gateway:
                 await asyncio.wait_for(stop.wait(), pause)
             except TimeoutError:
                 now = time.monotonic()
-                self._resend(now)
+                self._pusher.resend(now)
                 if now - swept >= TICK:
                     swept = now
                     self._sweep(now)
@@ -284,76 +282,6 @@ class Gateway:
         for session in self._desk.sessions:
             if session.routed and now - session.noted >= REMINDER:
                 self._routes.come(session)
-
-    # What the stage says
-
-    def deliver(self, those: list[Said]) -> None:
-        """Rows of flows that are here: to clients here, and to the gateways that want them."""
-        self._tell([one for one in those if self._desk.sessions.get(one.client) is not None])
-        passed = self._routes.watchers.tell(one for one in those if one.client in self._routes.watchers)
-        if passed:
-            self.metrics.relayed.labels("out").inc(passed)
-
-    def wanted(self, client: int) -> bool:
-        """Whether anyone here, or beyond, wants to hear of a client."""
-        return self._desk.sessions.get(client) is not None or client in self._routes.watchers
-
-    def opened(self, shard: int) -> None:
-        """A flow is here now."""
-        self._routes.opened(shard)
-
-    def closed(self, shard: int) -> None:
-        """A flow is not here any more."""
-        self._routes.closed(shard)
-
-    def _tell(self, those: list[Said]) -> None:
-        """Tell clients that are online here."""
-        grouped: dict[int, list[Said]] = {}
-        for one in those:
-            grouped.setdefault(one.client, []).append(one)
-        now = time.monotonic()
-        for client, some in grouped.items():
-            session = self._desk.sessions.get(client)
-            if session is None:
-                continue
-            message = message_of(session, some, now, self.options.max_pending)
-            self._desk.sessions.note(session)
-            if message.invalid is not None:
-                session.channel.send(message)
-                session.channel.session = None
-                self._desk.sessions.end(session)
-                self._routes.forget(session)
-            elif message.notify and self._guard.checks_notifications:
-                self._spawn(self._ask_and_send(session, message))
-            else:
-                self._send(session, message, "pushed")
-
-    def _resend(self, now: float) -> None:
-        for session, notices in self._desk.sessions.due(now, self.options.resend):
-            if session.channel.busy:
-                continue  # not lost: it has not read yet what it was sent
-            message = FromService(notify=tuple(notices))
-            if self._guard.checks_notifications:
-                self._spawn(self._ask_and_send(session, message))
-            else:
-                self._send(session, message, "resent")
-
-    async def _ask_and_send(self, session: Session, message: FromService) -> None:
-        """Send what the application allows; it is asked again about the rest when it would be sent again."""
-        allowed = await self._guard.hearable(session.user, {one.name for one in message.notify})
-        some: tuple[Notice, ...] = tuple(one for one in message.notify if one.name in allowed)
-        self.metrics.notices.labels("denied").inc(len(message.notify) - len(some))
-        if some or message.status or message.digest is not None:
-            rest = FromService(digest=message.digest, seen=message.seen, notify=some, status=message.status)
-            self._send(session, rest, "pushed")
-
-    def _send(self, session: Session, message: FromService, outcome: str) -> None:
-        if message == _NOTHING:
-            return
-        sent = session.channel.send(message)
-        self.metrics.notices.labels(outcome if sent else "dropped").inc(len(message.notify))
-
-    # The rest
 
     def _placed(self, places: Places) -> None:
         if places.identity is not None and places.identity != self._identity:
@@ -392,51 +320,6 @@ class Gateway:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-class _Intake(Handler):
-    """Hands what a subscriber receives to the gateway's event loop, and waits until it was taken."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, gateway: Gateway) -> None:
-        self._loop = loop
-        self._gateway = gateway
-
-    def on_shard_notice(self, flow: Flow) -> None:
-        self._in_loop(self._gateway.opened, flow.shard)
-
-    def on_flow_closed(self, flow: Flow) -> None:
-        self._in_loop(self._gateway.closed, flow.shard)
-
-    def on_data_loss(self, flow: Flow, first: Position, last: Position) -> None:
-        logger.warning("flow %s lost what was between %s and %s: its clients are told again", flow, first, last)
-        self._in_loop(self._gateway.opened, flow.shard)  # marks them online, so that the stage says it all again
-
-    def on_batch(self, rows: pa.RecordBatch) -> None:
-        if found := list(said(rows, _Wanted(self._gateway))):
-            self._in_loop(self._gateway.deliver, found)
-
-    def _in_loop(self, work: Any, argument: Any) -> None:
-        done = threading.Event()
-
-        def do() -> None:
-            try:
-                work(argument)
-            finally:
-                done.set()
-
-        self._loop.call_soon_threadsafe(do)
-        done.wait()
-
-
-class _Wanted:
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway = gateway
-
-    def __contains__(self, client: object) -> bool:
-        return isinstance(client, int) and self._gateway.wanted(client)
-
-
-_NOTHING = FromService()
 
 
 def _http_logger() -> logging.Logger:

@@ -149,7 +149,8 @@ class Desk:
         else:
             client = secrets.randbits(63)
         new = old is None and (before is None or before.client != client)
-        if new or (old is not None and old.identity != identity):
+        forgotten = old is not None and old.identity != identity
+        if new or forgotten:
             # A service that has another identity now knows nothing of the clients that it had.
             made = rows.operation(client, rows.CREATED, source=hello.application)
             if not await self._durable(channel, [made]):
@@ -160,7 +161,8 @@ class Desk:
         token = self._keys.issue(client, identity, hello.application, self._token_lifetime)
         grant = Grant(hello.nonce, token, client, old is not None)
         session = self._begin(channel, client, hello.application)
-        channel.send(FromService(grant=grant, interval=self._options.heartbeat))
+        # A service that knows nothing of the client must be told what it wants, whatever digests say meanwhile.
+        channel.send(FromService(grant=grant, interval=self._options.heartbeat, sync=forgotten))
         return session if old is not None else None
 
     async def _known(self, channel: Channel, message: FromClient) -> Session | None:

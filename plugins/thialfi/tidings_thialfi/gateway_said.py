@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -38,11 +38,11 @@ class Said(NamedTuple):
         return cls(int(client), str(say), int(version), str(name), int(count), int(total), payload)
 
 
-def said(batch: pa.RecordBatch, wanted: Container[int]) -> Iterator[Said]:
+def said(batch: pa.RecordBatch, wanted: Callable[[int], bool]) -> Iterator[Said]:
     """The rows for clients that are wanted; a row that makes no sense is left alone, as one of a later version is."""
     columns = (batch.column(name).to_pylist() for name in ("object", "version", "attributes", "payload"))
     for client, version, pairs, payload in zip(*columns, strict=True):
-        if not client.isdecimal() or int(client) not in wanted:
+        if not client.isdecimal() or not wanted(int(client)):
             continue
         about = dict(pairs or ())
         name, count, total = about.get("object", ""), about.get("count", "0"), about.get("sum", "0")
