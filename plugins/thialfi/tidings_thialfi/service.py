@@ -149,15 +149,16 @@ def drop_state(cluster: Cluster, name: str) -> Service:
     service = read(cluster, name)
     claim = Claim(cluster.coordination, service.pipeline)
     try:
-        # First, so that no client goes on as if nothing had happened, wherever this ends.
+        # What comes after this is from clients that have noticed, or soon will.
+        log = cluster.stream(operations_of(name)).writable_log
+        heads = {shard: Position(bounds.head.seq + 1) for shard, bounds in log.bounds().items() if not bounds.empty}
+        # Before anything goes, so that no client goes on as if nothing had happened, wherever this ends.
         while not cluster.coordination.replace(
             {**service.to_json(), "identity": (identity := new_identity())}, service.to_json(), PLACE, name
         ):
             service = read(cluster, name)
         shutil.rmtree(service.folder, ignore_errors=True)
         # A new checkpoint begins with the oldest rows, and would do once more all that clients ever wanted.
-        log = cluster.stream(operations_of(name)).writable_log
-        heads = {shard: Position(bounds.head.seq + 1) for shard, bounds in log.bounds().items() if not bounds.empty}
         log.truncate(Positions(heads))
     finally:
         claim.release()
