@@ -25,7 +25,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidings.run_files import Layout
 from tidings.runs import Runs, Snapshot
+from tidings_thialfi import scratch
 
 if TYPE_CHECKING:
     from tidings.stages.state import State
@@ -94,6 +96,10 @@ class View:
         """The columns of the runs."""
         return pa.schema([field for field in TABLES[self.table] if field.name not in self.without])
 
+    def layout(self, schema: pa.Schema) -> Layout:
+        """Which rows are alike, in rows of this schema."""
+        return Layout(schema, self.key, self.identity, self.order, 1)
+
 
 VIEWS = {
     "objects": View("objects", "key", ("unknown",), "number"),
@@ -104,8 +110,13 @@ VIEWS = {
     "clients": View("clients", "client", ("fact",), "number"),
 }
 
-WHOLE = ("objects", "registrations_of", "acknowledgements", "clients")
-"""The views that have all columns of their tables, one for each table."""
+WHOLE = {
+    "objects": "objects",
+    "registrations": "registrations_of",
+    "acknowledgements": "acknowledgements",
+    "clients": "clients",
+}
+"""For each table the view that has all its columns."""
 
 Rows = Mapping[str, pa.Table]
 """Rows for the tables, by name."""
@@ -125,6 +136,7 @@ class Index:
         self._runs = {name: self._open(name, view) for name, view in VIEWS.items()}
         self._behind = set(VIEWS)
         self._written: tuple[int, Rows] | None = None
+        self._waiting = {name for name in TABLES if any(scratch.folders(folder, name))}
 
     def __getitem__(self, name: str) -> Runs:
         return self._runs[name]
@@ -143,14 +155,28 @@ class Index:
 
     def snapshot(self) -> dict[str, Snapshot]:
         """All that the tables held before the batch to which the index was brought, by table."""
-        return {VIEWS[name].table: self._runs[name].snapshot() for name in WHOLE}
+        return {table: self._runs[name].snapshot() for table, name in WHOLE.items()}
 
     def write(self, state: State, rows: Rows) -> None:
         """Plan to write the batch's rows to the tables, and remember them for the runs."""
         for name, schema in TABLES.items():
             made = stamped(rows[name].select(schema.names).cast(schema), state.app, state.batch_id)
-            state.table(name, made.schema).append(made)
+            self._plan(state, name, made)
         self._written = (state.batch_id, rows)
+
+    def _plan(self, state: State, name: str, rows: pa.Table) -> None:
+        if not scratch.writable(state.folder / name):
+            scratch.put(state, name, rows, VIEWS[WHOLE[name]].layout(rows.schema))
+            self._waiting.add(name)
+            return
+        table = state.table(name, rows.schema)
+        if name in self._waiting:
+            # Only once another batch comes is it sure that they are in the table.
+            waited = scratch.take(state, name, rows.schema)
+            if not len(waited):
+                self._waiting.discard(name)
+            rows = pa.concat_tables([rows, waited])
+        table.append(rows)
 
     def close(self) -> None:
         """Stop merging."""
@@ -176,13 +202,13 @@ class Index:
     def _read(self, view: View, condition: Any) -> Iterator[pa.Table]:
         from deltalake import DeltaTable
 
-        place = self.folder / view.table
-        if not DeltaTable.is_deltatable(str(place)):
-            return
-        dataset = DeltaTable(place).to_pyarrow_dataset()
-        for batch in dataset.scanner(columns=view.schema.names, filter=condition).to_batches():
-            if len(batch):
-                yield pa.Table.from_batches([batch]).cast(view.schema)
+        for place in (self.folder / view.table, *scratch.folders(self.folder, view.table)):
+            if not DeltaTable.is_deltatable(str(place)):
+                continue
+            dataset = DeltaTable(place).to_pyarrow_dataset()
+            for batch in dataset.scanner(columns=view.schema.names, filter=condition).to_batches():
+                if len(batch):
+                    yield pa.Table.from_batches([batch]).cast(view.schema)
 
 
 def stamped(rows: pa.Table, app: str, batch_id: int) -> pa.Table:
