@@ -106,12 +106,12 @@ def test_what_is_due_is_sent_again_until_acknowledged() -> None:
     sessions, one = Sessions(), session()
     sessions.begin(one)
     one.notify(Notice("alice", 1), 0.0, 10)
-    sessions.note(one)
+    sessions.note(one, 0.0)
     assert list(sessions.due(59.0, 60.0)) == []
     assert list(sessions.due(60.0, 60.0)) == [(one, [Notice("alice", 1)])]
     assert list(sessions.due(61.0, 60.0)) == []
     one.settle(FromClient("t", acknowledge=(Ack("alice", 1),)))
-    sessions.note(one)
+    sessions.note(one, 70.0)
     assert list(sessions.due(999.0, 60.0)) == []
 
 

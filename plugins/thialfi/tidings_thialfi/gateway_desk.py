@@ -107,7 +107,7 @@ class Desk:
             return
         if session.settle(message):
             self._come(session)  # all that was kept is acknowledged: let the stage tell the rest
-        self.sessions.note(session)
+        self.sessions.note(session, self._clock())
         if effects.answer is not None:
             for failure in effects.answer.failed:
                 denied = failure.reason == "not permitted"

@@ -52,6 +52,8 @@ class Doors:
         self._origins = frozenset(origins)
         self._inside: Counter[str] = Counter()
         self.inside = 0
+        self.left = 0
+        """How many have been inside and are gone."""
 
     def admits(self, origin: str | None) -> bool:
         """Whether a page of this origin may connect; what is no browser names none, and may."""
@@ -72,6 +74,7 @@ class Doors:
     def leave(self, address: str) -> None:
         """One that was let in has gone."""
         self.inside -= 1
+        self.left += 1
         self._inside[address] -= 1
         if not self._inside[address]:
             del self._inside[address]

@@ -66,7 +66,7 @@ class Pusher:
             if session is None:
                 continue
             message = message_of(session, some, now, self._options.max_pending)
-            self._sessions.note(session)
+            self._sessions.note(session, now)
             if message.invalid is not None:
                 self._invalid(session, message)
             else:

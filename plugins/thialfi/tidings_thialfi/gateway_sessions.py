@@ -203,8 +203,8 @@ class Sessions:
 
     def __init__(self) -> None:
         self._by_client: dict[int, Session] = {}
-        self.awaiting: set[int] = set()
-        """The clients of which something is not acknowledged."""
+        self._awaiting: dict[int, float] = {}
+        """The clients of which something is not acknowledged, and since when; it may have been sent later."""
 
     def __len__(self) -> int:
         return len(self._by_client)
@@ -220,7 +220,7 @@ class Sessions:
         """A client has come; its session on an older channel, which is over now, if there is one."""
         older = self._by_client.get(session.client)
         self._by_client[session.client] = session
-        self.awaiting.discard(session.client)
+        self._awaiting.pop(session.client, None)
         return older
 
     def end(self, session: Session) -> bool:
@@ -228,21 +228,23 @@ class Sessions:
         if self._by_client.get(session.client) is not session:
             return False
         del self._by_client[session.client]
-        self.awaiting.discard(session.client)
+        self._awaiting.pop(session.client, None)
         return True
 
-    def note(self, session: Session) -> None:
+    def note(self, session: Session, now: float) -> None:
         """Something was kept for the session, or acknowledged."""
         if session.pending and self._by_client.get(session.client) is session:
-            self.awaiting.add(session.client)
+            self._awaiting.setdefault(session.client, now)
         else:
-            self.awaiting.discard(session.client)
+            self._awaiting.pop(session.client, None)
 
     def due(self, now: float, resend: float) -> Iterator[tuple[Session, list[Notice]]]:
         """What is to be sent again, to whom."""
-        for client in list(self.awaiting):
+        for client in [client for client, since in self._awaiting.items() if now - since >= resend]:
             session = self._by_client[client]
-            if notices := session.due(now, resend):
+            notices = session.due(now, resend)
+            self._awaiting[client] = min(one.sent for one in session.pending.values())
+            if notices:
                 yield session, notices
 
     def silent(self, now: float, offline_after: float) -> list[Session]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import re
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -15,24 +14,21 @@ from aiohttp import WSMsgType, web
 from prometheus_client.exposition import choose_encoder
 
 from tidings.errors import InvalidUpdate, TidingsError
-from tidings_thialfi.gateway_channels import MALFORMED, SLOW, Pipe, PollChannel, SocketChannel, TagChannel
+from tidings_thialfi.gateway_channels import MALFORMED, Pipe, SocketChannel
 from tidings_thialfi.gateway_desk import Desk
 from tidings_thialfi.gateway_limits import Bucket, Doors
 from tidings_thialfi.gateway_metrics import GatewayMetrics
 from tidings_thialfi.gateway_options import GatewayOptions
+from tidings_thialfi.gateway_polls import Polls
 from tidings_thialfi.gateway_publish import MAX_BYTES, Bearers, updates_of
 from tidings_thialfi.gateway_relay import SUBPROTOCOL as RELAY
 from tidings_thialfi.gateway_routes import Routes
-from tidings_thialfi.message_fields import BadMessage
+from tidings_thialfi.gateway_trunk import Trunk
+from tidings_thialfi.messages import VERSION, BadMessage
 
 CLIENT = "tidings.thialfi.v1"
 TRUNK = "tidings.thialfi.trunk.v1"
 TRUNK_QUEUE = 64 * 2**20  # bytes that wait for a slow proxy, or for another gateway
-TRUNK_WORK = 4096  # messages of a trunk that are worked on at once
-TRUNK_CLIENTS = 200_000
-POLL_MESSAGES = 64
-
-_FRAME = re.compile(r'\s*\[\s*(-?\d{1,19}|"(?:[^"\\]|\\.){1,256}")\s*,\s*')
 
 logger = logging.getLogger(__name__)
 Publish = Callable[[Sequence[dict[str, Any]]], Awaitable[None]]
@@ -68,8 +64,7 @@ class Web:
             most=options.max_connections, most_per_address=options.max_per_address, origins=options.origins
         )
         self._sockets: set[Pipe] = set()
-        self._polls: dict[int, PollChannel] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._polls = Polls(desk, options, metrics, self._bucket)
         self._closing: tuple[int, str] | None = None
         self.app = web.Application(client_max_size=MAX_BYTES, middlewares=[self._guarded])
         self.app.router.add_get("/v1/client", self._client)
@@ -88,9 +83,7 @@ class Web:
         self._closing = (code, reason)
         for pipe in list(self._sockets):
             pipe.close(code, reason)
-        for poll in list(self._polls.values()):
-            poll.close(code, reason)
-            self._forget(poll)
+        self._polls.close(code, reason)
 
     async def closed(self) -> None:
         """Wait until every WebSocket is closed."""
@@ -99,12 +92,7 @@ class Web:
 
     def sweep(self) -> None:
         """Let go of clients that have stopped polling."""
-        now = time.monotonic()
-        for poll in list(self._polls.values()):
-            if (not poll.polling and now - poll.polled >= self._options.poll_gap) or poll.closed is not None:
-                if poll.closed is not None and poll.closed[0] == SLOW:
-                    self._metrics.limited.labels("slow").inc()
-                self._forget(poll)
+        self._polls.sweep()
 
     @web.middleware
     async def _guarded(
@@ -152,53 +140,9 @@ class Web:
             return _say(403, "a trunk needs a bearer token of this gateway's")
 
         async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
-            channels: dict[str, TagChannel] = {}
-            work = asyncio.Semaphore(TRUNK_WORK)
-            try:
-                async for message in socket:
-                    found = _FRAME.match(message.data) if message.type is WSMsgType.TEXT else None
-                    if found is None or not message.data.rstrip().endswith("]"):
-                        self._metrics.refused.labels("malformed").inc()
-                        pipe.close(MALFORMED, "a trunk's frames are [tag, message]")
-                        break
-                    tag, text = found[1], message.data.rstrip()[found.end() : -1].strip()
-                    channel = channels.get(tag)
-                    if text == "null":
-                        if channel is not None:
-                            channel.open = False
-                            self._desk.leave(channels.pop(tag))
-                        continue
-                    if channel is None or not channel.open:
-                        if len(channels) >= TRUNK_CLIENTS:
-                            self._metrics.limited.labels("connections").inc()
-                            pipe.send(f"[{tag},null]")
-                            continue
-                        channel = TagChannel(pipe, json.loads(tag), request.remote or "", None, self._bucket())
-                        channels[tag] = channel
-                    await work.acquire()
-                    channel.inbox.append(text)
-                    if not channel.working:
-                        channel.working = True
-                        self._spawn(self._work(channel, work))
-            finally:
-                for channel in channels.values():
-                    channel.open = False
-                    self._desk.leave(channel)
+            await Trunk(pipe, request.remote or "", self._desk, self._metrics, self._bucket).converse(socket)
 
         return await self._socket(request, TRUNK, converse, TRUNK_QUEUE, counted=False)
-
-    async def _work(self, channel: TagChannel, work: asyncio.Semaphore) -> None:
-        """Take the messages of one client on a trunk, one after the other."""
-        try:
-            while channel.inbox:
-                text = channel.inbox.popleft()
-                try:
-                    if channel.open:
-                        await self._desk.receive(channel, text)
-                finally:
-                    work.release()
-        finally:
-            channel.working = False
 
     # Other gateways
 
@@ -231,44 +175,14 @@ class Web:
             self._metrics.limited.labels(limit).inc()
             return _say(429, "too many connections")
         try:
-            try:
-                messages, wait = _poll_body(await request.read(), self._options)
-            except BadMessage as error:
-                self._metrics.refused.labels("malformed").inc()
-                return _answer([{"v": "1.0", "error": {"code": "malformed", "message": str(error)}}], 400)
-            return await self._answer_poll(request, address, messages, wait)
+            received = await self._polls.answer(await request.read(), address, request.headers.get("Authorization"))
+        except BadMessage as error:
+            self._metrics.refused.labels("malformed").inc()
+            fault = {"v": VERSION, "error": {"code": error.code, "message": str(error)}}
+            return web.json_response({"receive": [fault]}, status=400)
         finally:
             self.doors.leave(address)
-
-    async def _answer_poll(
-        self, request: web.Request, address: str, messages: list[str], wait: float
-    ) -> web.StreamResponse:
-        now = time.monotonic()
-        authorization = request.headers.get("Authorization")
-        fresh = PollChannel(self._options.max_queue, address, authorization, self._bucket(), now)
-        poll = self._polls.get(self._desk.client_of(messages[0]), fresh)
-        poll.authorization = authorization
-        poll.polling += 1
-        try:
-            for text in messages:
-                await self._desk.receive(poll, text)
-            if poll.session is not None:
-                self._polls[poll.session.client] = poll
-                if poll.closed is not None:
-                    self._desk.leave(poll)
-            received = await poll.receive(wait if poll.session is not None else 0.0)
-        finally:
-            poll.polling -= 1
-            poll.polled = time.monotonic()
-        if poll.closed is not None:
-            self._forget(poll)
-        return _answer(received)
-
-    def _forget(self, poll: PollChannel) -> None:
-        for client, one in list(self._polls.items()):
-            if one is poll:
-                del self._polls[client]
-        self._desk.leave(poll)
+        return web.json_response({"receive": received})
 
     async def _preflight(self, request: web.Request) -> web.StreamResponse:
         headers = {
@@ -363,32 +277,8 @@ class Web:
     def _bucket(self) -> Bucket:
         return Bucket(rate=self._options.rate, burst=self._options.burst, now=time.monotonic())
 
-    def _spawn(self, work: Any) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
 
 _KINDS = {CLIENT: "websocket", TRUNK: "trunk", RELAY: "relay"}
-
-
-def _poll_body(body: bytes, options: GatewayOptions) -> tuple[list[str], float]:
-    """The messages of a poll, and how long it is to be held."""
-    try:
-        value = json.loads(body)
-        messages, wait = value["send"], value.get("wait", options.poll_wait)
-        texts = [json.dumps(one, ensure_ascii=False) for one in messages]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise BadMessage("malformed", "a poll is an object with `send`, an array of messages, and `wait`") from None
-    if not isinstance(messages, list) or not 1 <= len(texts) <= POLL_MESSAGES:
-        raise BadMessage("malformed", f"a poll sends 1 to {POLL_MESSAGES} messages: the first says whose it is")
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= 3600:
-        raise BadMessage("malformed", "`wait` is a number of seconds")
-    return texts, min(float(wait), options.poll_wait)
-
-
-def _answer(received: list[Any], status: int = 200) -> web.Response:
-    return web.json_response({"receive": received}, status=status)
 
 
 def _say(status: int, text: str) -> web.Response:
