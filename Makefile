@@ -15,8 +15,8 @@ help: ## what can be made (this list)
 	@echo "tidings: make <target>"
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  %-8s %s\n", $$1, $$2 }'
 
-demo: $(JARS) ## a stream, a producer and a Spark query, in about a minute
-	@echo "demo: updates from a producer to a Spark query, in a temporary folder"
+demo: $(JARS) ## streams, queries, subscribers and clients, and what happens when things die; in a minute or two
+	@echo "demo: updates from producers to a Spark query, subscribers and clients, in a temporary folder"
 	@$(VENV)/bin/python examples/demo.py $(ARGS)
 
 test: $(JARS) ## all tests; FAST=1 leaves out the slow ones, ARGS="-k word" goes to pytest

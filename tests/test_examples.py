@@ -42,6 +42,15 @@ def test_the_demo_ends_well() -> None:
     told = run("demo.py")
     assert "updates arrived, each once" in told
     assert "updates arrived, in order within each shard" in told
+    assert "nothing was missed" in told
+
+
+@pytest.mark.slow
+def test_two_clients_of_the_contacts_app_keep_their_caches_fresh() -> None:
+    told = run("contacts.py")
+    assert "laptop hears of bob, version 5" in told
+    assert "laptop hears of bob, version 4" not in told
+    assert "both caches are fresh" in told
 
 
 @pytest.mark.slow
