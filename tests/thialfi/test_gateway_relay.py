@@ -111,3 +111,17 @@ def test_a_gateway_without_the_secret_says_that_clients_hear_nothing(scene: Scen
             break
     assert eventually(lambda: lonely.get("/health/ready")[0] == 503)
     assert "secret" in lonely.get("/health/ready")[1]
+
+
+def test_a_gateway_that_was_stopped_for_longer_than_its_session_comes_back(scene: Scene) -> None:
+    gateway = scene.gateway("g1")
+    client = online(scene, gateway)
+    eventually(lambda: len(holders(scene)) == 8)
+    os.kill(gateway.process.pid, signal.SIGSTOP)
+    try:
+        eventually(lambda: not scene.cluster.coordination.children("thialfi", "contacts", "gateways"), 60)
+    finally:
+        os.kill(gateway.process.pid, signal.SIGCONT)
+    eventually(lambda: scene.cluster.coordination.children("thialfi", "contacts", "gateways") == ["g1"], 60)
+    _told_by_the_survivor(scene, client, 2)
+    assert gateway.get("/health/ready")[0] == 200
