@@ -7,7 +7,7 @@ parts), so that a reader of one part touches no page of the others, and a merge 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pyarrow as pa
 SMALL = 65_536  # rows; a run of so many or fewer is not split
 
 Longs = npt.NDArray[np.int64]
+Forget = Callable[[pa.Table], npt.NDArray[np.bool_]]
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,17 @@ def write_run(path: Path, layout: Layout, rows: Sequence[pa.Table], size: int) -
     return write_batches(path, layout, tables)
 
 
-def merge_runs(path: Path, layout: Layout, runs: Sequence[RunFile], size: int) -> int:
+def merge_runs(path: Path, layout: Layout, runs: Sequence[RunFile], size: int, forget: Forget | None = None) -> int:
     """Write one run in the place of several, the oldest first; how many rows it has."""
+
+    def kept(rows: pa.Table) -> pa.Table:
+        rows = layout.newest(rows)
+        return rows if forget is None else rows.filter(pa.array(~forget(rows)))
+
     parts = (pa.concat_tables([run.part(part) for run in runs]) for part in range(layout.parts))
     if size <= SMALL:
-        return write_batches(path, layout, [layout.newest(pa.concat_tables(list(parts)))])
-    return write_batches(path, layout, map(layout.newest, parts))
+        return write_batches(path, layout, [kept(pa.concat_tables(list(parts)))])
+    return write_batches(path, layout, map(kept, parts))
 
 
 def write_batches(path: Path, layout: Layout, tables: Iterable[pa.Table]) -> int:

@@ -32,7 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidings.errors import InvalidOption, LogUnavailable
-from tidings.run_files import Layout, RunFile, merge_runs, write_run
+from tidings.run_files import Forget, Layout, RunFile, merge_runs, write_run
 
 FANOUT = 4  # runs of one size that are merged into one
 BASE = 4096  # rows; runs below this count as of one size
@@ -190,6 +190,9 @@ class Runs(RunReader):
     `identity` and `key` tell rows apart; of those alike, the one with the largest `order` counts, and among equals the
     one that was appended last. These columns are 64-bit integers, never null.
 
+    `forget` says which of some rows are as good as none; they are left out when all runs are merged into one. Until
+    then they stand for what they replaced.
+
     A second writer takes the folder over: whatever the first still appends is an error, `LogUnavailable`.
     """
 
@@ -202,9 +205,11 @@ class Runs(RunReader):
         order: str,
         identity: Sequence[str] = (),
         parts: int = 16,
+        forget: Forget | None = None,
         merging: bool = True,
     ) -> None:
         super().__init__(folder)
+        self._forget = forget
         self.layout = Layout(schema, key, tuple(identity), order, parts)
         _check(self.layout)
         self._writer = uuid.uuid4().hex
@@ -253,7 +258,7 @@ class Runs(RunReader):
             old = manifest.runs[due:]
             size = sum(run.rows for run in old)
             name = _new_name()
-            rows = merge_runs(self.folder / name, self.layout, files[due:], size)
+            rows = merge_runs(self.folder / name, self.layout, files[due:], size, None if due else self._forget)
             with self._writing:
                 now = self._latest()
                 # Others may have been appended behind these meanwhile, and none before them.

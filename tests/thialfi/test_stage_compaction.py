@@ -1,17 +1,20 @@
 from __future__ import annotations
 
+import datetime as dt
 import shutil
 from pathlib import Path
 
+import pyarrow.compute as pc
 import pytest
 
 from tidings.stages.state import State
+from tidings.testing import eventually, read_table
 from tidings_thialfi import compaction
 from tidings_thialfi import rows as words
 from tidings_thialfi.compaction import Compactor, compact
 from tidings_thialfi.tables import row_counts
 
-from .stages import Service, op, register
+from .stages import Service, op, register, unregister
 
 EVERYONE = range(1, 6)
 
@@ -60,7 +63,36 @@ def test_many_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyP
     index = service.stage.opened(State(tmp_path, "test", service.batch_id))
     index.advance(service.batch_id)
     held = index.snapshot()
-    assert compact(tmp_path / "objects", "test", service.batch_id - 1, held["objects"]) == "joined"
-    assert compact(tmp_path / "objects", "test", service.batch_id - 1, held["objects"]) is None
+    assert compact(index, "objects", service.batch_id - 1, held["objects"]) == "joined"
+    assert compact(index, "objects", service.batch_id - 1, held["objects"]) is None
     assert row_counts(tmp_path)["objects"] == 6
     change(service, 7)
+
+
+def test_what_has_ended_is_forgotten_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "SPARE", -1000)
+    service = Service(tmp_path, away_days=1, collect_every=1, parts=1)
+    service.batch(ops=[op(client, words.CREATED) for client in EVERYONE])
+    service.batch(ops=[register(client, name, 10) for client in EVERYONE for name in "ab"])
+    service.batch(updates=[{"object": "a", "version": 1}, {"object": "b", "version": 1}])
+    service.batch(ops=[op(client, words.ACKNOWLEDGE, 1, object=name) for client in EVERYONE for name in "ab"])
+    service.batch(ops=[unregister(client, "b", 11) for client in EVERYONE])
+    service.now += dt.timedelta(days=2)
+    told = service.batch(ops=[op(client, words.ONLINE) for client in (1, 2)])
+    assert [row for row in told if row[1] == "invalid"] == [(client, "invalid") for client in (3, 4, 5)]
+    service.batch(updates=[{"object": "a", "version": 2}])
+    index = service.stage.opened(State(tmp_path, "test", service.batch_id))
+    index.advance(service.batch_id)
+    for name, held in index.snapshot().items():
+        assert compact(index, name, service.batch_id - 1, held) == "rewritten"
+    left = {name: {row["client"] for row in read_table(tmp_path, name)} for name in ("acknowledgements", "clients")}
+    assert left == {"acknowledgements": {1, 2}, "clients": {1, 2}}
+    assert [(row["client"], row["object"]) for row in read_table(tmp_path, "registrations")] == [(1, "a"), (2, "a")]
+    for name in ("registered_for", "registrations_of", "acknowledgements", "clients"):
+        for _ in range(4):
+            rows = index[name].scan(0)
+            index[name].append(rows.filter(pc.equal(rows["client"], 1)))  # so that there is something to merge
+        eventually(lambda name=name: set(index[name].scan(0)["client"].to_pylist()) == {1, 2})
+    assert service.batch(ops=[op(3, words.ONLINE)]) == [(3, "invalid")]
+    told = service.batch(ops=[op(1, words.ONLINE), register(1, "b", 20)])
+    assert [row for row in told if row[1] == "notify"] == [(1, "notify", "a", 2), (1, "notify", "b", 1)]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -34,7 +33,7 @@ class Compactor:
         """See to it every so many batches. The index is as before this batch."""
         if batch_id % every or not batch_id or (self._thread is not None and self._thread.is_alive()):
             return
-        work = (index.folder, index.app, batch_id - 1, index.snapshot())
+        work = (index, batch_id - 1, index.snapshot())
         self._thread = threading.Thread(target=self._run, args=work, name="tidings-thialfi-compaction", daemon=True)
         self._thread.start()
 
@@ -43,28 +42,29 @@ class Compactor:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, folder: Path, app: str, batch_id: int, tables: Mapping[str, Snapshot]) -> None:
+    def _run(self, index: Index, batch_id: int, tables: Mapping[str, Snapshot]) -> None:
         from deltalake.exceptions import DeltaError
 
         for name, held in tables.items():
             try:
-                compact(folder / name, app, batch_id, held)
+                compact(index, name, batch_id, held)
             except (DeltaError, OSError) as error:
-                logger.warning("table %s was not compacted, and will be later: %s", folder / name, error)
+                logger.warning("table %s was not compacted, and will be later: %s", index.folder / name, error)
 
 
-def compact(place: Path, app: str, batch_id: int, held: Snapshot) -> str | None:
+def compact(index: Index, name: str, batch_id: int, held: Snapshot) -> str | None:
     """Compact a table, of which `held` are the newest rows up to this batch; what was done, if anything."""
     from deltalake import DeltaTable, write_deltalake
 
+    place = index.folder / name
     if not DeltaTable.is_deltatable(str(place)):
         return None
     table = DeltaTable(place)
     if table.count() > 2 * held.rows + SPARE:
-        schema = pa.schema([*TABLES[place.name], *STAMP])
-        rows = pa.RecordBatchReader.from_batches(schema, _batches(held, app, batch_id, schema))
+        schema = pa.schema([*TABLES[name], *STAMP])
+        rows = pa.RecordBatchReader.from_batches(schema, _batches(index, name, batch_id, held, schema))
         # The names of checkpoints are Spark's, and have no quote in them.
-        up_to = f"app <> '{app}' or batch <= {batch_id}"
+        up_to = f"app <> '{index.app}' or batch <= {batch_id}"
         write_deltalake(table, rows, mode="overwrite", predicate=up_to)
         return "rewritten"
     if len(table.file_uris()) > FILES:
@@ -73,7 +73,8 @@ def compact(place: Path, app: str, batch_id: int, held: Snapshot) -> str | None:
     return None
 
 
-def _batches(held: Snapshot, app: str, batch_id: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(index: Index, name: str, batch_id: int, held: Snapshot, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for part in range(held.manifest.layout.parts):
-        rows = held.scan(part).select(schema.names[: -len(STAMP)])
-        yield from stamped(rows, app, batch_id).cast(schema).to_batches()
+        rows = held.scan(part)
+        rows = rows.filter(pa.array(~index.forgetting.dead(name, rows)))
+        yield from stamped(rows.select(TABLES[name].names), index.app, batch_id).cast(schema).to_batches()

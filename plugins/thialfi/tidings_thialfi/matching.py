@@ -118,6 +118,9 @@ def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended:
     registered = registered & ~void & ~np.isin(client, ended)
     since = np.where(was, _taken(longs(known, "since"), old), number)
 
+    op_times = longs(ops, "time")
+    time = np.where(takes, _taken(op_times, new), np.where(old >= 0, _taken(longs(known, "time"), old), 0))
+
     # Names and applications come from the operation, if it is that which counts, else from what was known.
     source = np.where(takes | (old < 0), len(known) + np.where(takes, new, any_op), old)
     names = pa.concat_tables([known.select(["object", "application"]), ops.select(["object", "application"])])
@@ -131,6 +134,7 @@ def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended:
         "since": since,
         "object": named["object"],
         "application": named["application"],
+        "time": time,
     }
     changed = ((old >= 0) | takes) & ((number != old_number) | (registered != was))
     return Registrations(pa.table(columns, REGISTRATIONS), any_op >= 0, registered & ~was, changed)

@@ -93,6 +93,7 @@ class Thialfi(Stage):
     def step(self, rows: pa.Table, index: Index, state: State) -> pa.Table:
         """What clients are told of these rows, whose columns are `COLUMNS`, with the index as before the batch."""
         now = pc.max(rows["time"]).as_py() or 0
+        index.forgetting.before = now - int(self.away_days * DAY)
         updates, ops = _split(rows)
         ids = np.unique(longs(ops, "client"))
         known = presence.Clients.of(ids, index["clients"].lookup(ids))

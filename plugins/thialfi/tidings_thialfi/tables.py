@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from tidings.run_files import Layout
 from tidings.runs import Runs, Snapshot
 from tidings_thialfi import scratch
+from tidings_thialfi.forgetting import Forgetting
 
 if TYPE_CHECKING:
     from tidings.stages.state import State
@@ -54,6 +55,7 @@ REGISTRATIONS = pa.schema(
         ("since", pa.int64()),  # the number with which it became registered, and has been since
         ("object", pa.string()),
         ("application", pa.string()),
+        ("time", pa.int64()),
     ]
 )
 ACKNOWLEDGEMENTS = pa.schema(
@@ -130,10 +132,12 @@ class Index:
     """
 
     def __init__(self, folder: Path, app: str, parts: int) -> None:
+        self.forgetting = Forgetting()
+        self.forgetting.registrations = lambda clients: self["registrations_of"].lookup(clients)
         self.folder = folder
         self.app = app
         self.parts = parts
-        self._runs = {name: self._open(name, view) for name, view in VIEWS.items()}
+        self._runs: dict[str, Runs] = {name: self._open(name, view) for name, view in VIEWS.items()}
         self._behind = set(VIEWS)
         self._written: tuple[int, Rows] | None = None
         self._waiting = {name for name in TABLES if any(scratch.folders(folder, name))}
@@ -185,7 +189,15 @@ class Index:
 
     def _open(self, name: str, view: View) -> Runs:
         place = self.folder / "runs" / name
-        return Runs(place, view.schema, key=view.key, identity=view.identity, order=view.order, parts=self.parts)
+        return Runs(
+            place,
+            view.schema,
+            key=view.key,
+            identity=view.identity,
+            order=view.order,
+            parts=self.parts,
+            forget=lambda rows: self.forgetting.dead(view.table, rows),
+        )
 
     def _catch_up(self, name: str, view: View, batch_id: int) -> None:
         ours = pc.field("app") == self.app
