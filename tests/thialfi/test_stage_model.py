@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidings_thialfi import rows as words
@@ -146,6 +146,7 @@ class World:
 
 @pytest.mark.slow
 @settings(max_examples=30)
+@example([([(words.REGISTER, (2, "b"), 5)], {2}, "go on"), ([("update", "b", None, 2)], set(), "go on")])
 @given(batches)
 def test_every_registered_client_learns_the_latest_version_in_the_end(history: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:

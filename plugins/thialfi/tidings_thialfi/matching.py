@@ -190,9 +190,13 @@ def tell(
     at = places(longs(unknowns, "key"), keys)
     numbers = np.where(at >= 0, since + _taken(longs(unknowns, "number"), at), since)
     wanted = fresh | np.isin(keys, new_keys[1])
+    due = fresh
     if acknowledged is not None:
-        wanted |= pending & (numbers > heard(pairs, acknowledged, 1))
-    wanted &= np.where(at >= 0, fresh | ~_own(pairs, unknowns, at), nothing)
+        known = heard(pairs, acknowledged, 1)
+        wanted |= pending & (numbers > known)
+        # Whoever changed an object without having heard of it when registering knows the change, and not the object.
+        due = fresh | (pending & (known < since))
+    wanted &= np.where(at >= 0, due | ~_own(pairs, unknowns, at), nothing)
     return of_versions, _told(True, pairs, wanted, numbers, unknowns, at)
 
 
