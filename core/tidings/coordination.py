@@ -112,7 +112,14 @@ class Coordination:
     def ping(self) -> None:
         """Ask something of ZooKeeper, and wait for the answer."""
         with self.speaking():
-            self._client.exists(self.root)
+            self.wait(self._client.exists_async(self.root))
+
+    def wait(self, pending: Any) -> Any:
+        """The answer to what was asked of kazoo, which by itself waits for as long as ZooKeeper is away.
+
+        After a session's time-out that is an error: whoever is to end must not wait for it.
+        """
+        return pending.get(timeout=self.session_timeout)
 
     def path(self, *parts: str) -> str:
         """The full path of a place in the cluster's tree."""
@@ -130,7 +137,8 @@ class Coordination:
         with self.speaking():
             while True:
                 try:
-                    self._client.create(self.path(*parts), encode(value), ephemeral=ephemeral, makepath=True)
+                    place, raw = self.path(*parts), encode(value)
+                    self.wait(self._client.create_async(place, raw, ephemeral=ephemeral, makepath=True))
                 except NodeExistsError:
                     return False
                 except NoNodeError:
@@ -147,7 +155,7 @@ class Coordination:
         while not self.create(value, *parts, ephemeral=True):
             gone = threading.Event()
             with self.speaking():
-                there = self._client.exists(self.path(*parts), watch=lambda _, gone=gone: gone.set())
+                there = self.wait(self._client.exists_async(self.path(*parts), watch=lambda _, gone=gone: gone.set()))
             ours = there is not None and there.owner_session_id == self._client.client_id[0]
             if ours and again:
                 self.write(value, *parts)
@@ -161,7 +169,7 @@ class Coordination:
         """Put a value, whether there is one or not."""
         if not self.create(value, *parts):
             with self.speaking():
-                self._client.set(self.path(*parts), encode(value))
+                self.wait(self._client.set_async(self.path(*parts), encode(value)))
 
     def replace(self, value: dict[str, Any], before: dict[str, Any] | None, *parts: str) -> bool:
         """Put a value, if what is there is still `before`; False, and nothing changed, if it is not."""
@@ -170,7 +178,7 @@ class Coordination:
             return False
         with self.speaking():
             try:
-                self._client.set(self.path(*parts), encode(value), version)
+                self.wait(self._client.set_async(self.path(*parts), encode(value), version))
             except (BadVersionError, NoNodeError):
                 return False
         return True
@@ -178,12 +186,12 @@ class Coordination:
     def create_path(self, *parts: str) -> None:
         """Make sure that there is a place, to put others below."""
         with self.speaking():
-            self._client.ensure_path(self.path(*parts))
+            self.wait(self._client.ensure_path_async(self.path(*parts)))
 
     def clear(self, *parts: str) -> None:
         """Take the value away, and leave the place with all below it."""
         with self.speaking():
-            self._client.set(self.path(*parts), b"")
+            self.wait(self._client.set_async(self.path(*parts), b""))
 
     def delete(self, *parts: str) -> bool:
         """Delete this place with all below it; False if it is not there."""
@@ -201,7 +209,7 @@ class Coordination:
         """The names below this place; none if it is not there."""
         with self.speaking():
             try:
-                return sorted(self._client.get_children(self.path(*parts)))
+                return sorted(self.wait(self._client.get_children_async(self.path(*parts))))
             except NoNodeError:
                 return []
 
@@ -225,7 +233,7 @@ class Coordination:
     def _read(self, *parts: str) -> tuple[dict[str, Any] | None, int]:
         with self.speaking():
             try:
-                raw, stat = self._client.get(self.path(*parts))
+                raw, stat = self.wait(self._client.get_async(self.path(*parts)))
             except NoNodeError:
                 return None, -1
         return decode(self.path(*parts), raw), stat.version

@@ -76,11 +76,12 @@ class Security:
                 raise InvalidOption(f"there is no file {path}, which TLS needs")
         if self.certificate is not None:
             try:
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+                # A key that is encrypted is refused, and its password not asked for.
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, password="")
             except (ssl.SSLError, OSError) as error:
-                raise InvalidOption(
-                    f"{self.certificate} and {self.key} are no certificate and its key: {error.strerror or error}"
-                ) from None
+                reason = getattr(error, "reason", None) or error
+                pair = f"{str(self.certificate)!r} and {str(self.key)!r}"
+                raise InvalidOption(f"{pair} are no certificate in PEM with its key: {reason}") from None
 
     @property
     def tokens(self) -> tuple[str, ...]:
@@ -133,7 +134,8 @@ class Connection:
         self._on_broken = on_broken
         self._outgoing: queue.SimpleQueue[tuple[Message, pa.RecordBatch | None] | None] = queue.SimpleQueue()
         self._broken = threading.Event()
-        self._fault = ""
+        self.fault = ""
+        """Why it has ended, if not because one of the two wanted it."""
         self._heard = self._pinged = time.monotonic()
         self._reader: Any = None
         self._thread = threading.Thread(target=self._run, name=f"tidings-send-{self.subscriber}", daemon=True)
@@ -173,11 +175,10 @@ class Connection:
         try:
             with flight.connect(f"{scheme}://{self.address}", **options) as client:
                 self._exchange(client)
-            reason = self._fault or "closed"
         except (pa.ArrowException, OSError, ValueError) as error:
-            reason = self._fault or explain(error)
+            self.fault = self.fault or explain(error)
         self._broken.set()
-        self._on_broken(self, reason)
+        self._on_broken(self, self.fault or "closed")
 
     def _exchange(self, client: flight.FlightClient) -> None:
         headers = [(b"authorization", f"Bearer {self._security.token}".encode())] if self._security.token else []
@@ -215,8 +216,8 @@ class Connection:
         self._outgoing.put(None)
 
     def _break_off(self, reason: str) -> None:
-        if not self._fault:
-            self._fault = reason
+        if not self.fault:
+            self.fault = reason
             logger.warning("subscriber %s: %s", self.subscriber, reason)
         self._reader.cancel()  # the sender may be waiting for a peer that reads nothing
 

@@ -135,7 +135,7 @@ def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, _Record]:
     """Ask for everything before waiting for the first answer: thousands of flows take one round trip or two."""
     with tree.speaking():
         asked = {flow: {name: tree.client.get_async(tree.path(*flow.place, name)) for name in NODES} for flow in flows}
-        found = {flow: {name: _answer(one) for name, one in nodes.items()} for flow, nodes in asked.items()}
+        found = {flow: {name: _answer(tree, one) for name, one in nodes.items()} for flow, nodes in asked.items()}
     records = {}
     for flow, nodes in found.items():
         values = {name: decode(tree.path(*flow.place, name), raw) for name, (raw, _) in nodes.items()}
@@ -146,9 +146,9 @@ def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, _Record]:
     return records
 
 
-def _answer(asked: Any) -> tuple[bytes, int | None]:
+def _answer(tree: Coordination, asked: Any) -> tuple[bytes, int | None]:
     try:
-        raw, stat = asked.get()
+        raw, stat = tree.wait(asked)
     except NoNodeError:
         return b"", None
     return raw, stat.version

@@ -116,7 +116,7 @@ class Ownership:
         tree = self._coordination
         with tree.speaking():
             asked = [self._ask(one.flow) for one in wanted]
-            found = [{name: _answer(one, tree.session_timeout) for name, one in each.items()} for each in asked]
+            found = [{name: self._answer(one) for name, one in each.items()} for each in asked]
             for parent in {one.flow.place[:-1] for one, there in zip(wanted, found, strict=True) if not there["place"]}:
                 tree.create_path(*parent)
         begun = [self._begin(one, there, record) for one, there in zip(wanted, found, strict=True)]
@@ -188,20 +188,19 @@ class Ownership:
         self._coordination.delete(*flow.place, "owner")
         return True
 
+    def _answer(self, asked: Any) -> tuple[bytes, Any] | None:
+        try:
+            found: tuple[bytes, Any] = self._coordination.wait(asked)
+        except NoNodeError:
+            return None
+        return found
+
     def _done(self, pending: Any) -> bool:
         with self._coordination.speaking():
-            results = pending.get(timeout=self._coordination.session_timeout)
+            results = self._coordination.wait(pending)
             failures = [result for result in results if isinstance(result, KazooException)]
             if not failures:
                 return True
             if any(isinstance(failure, BadVersionError | NoNodeError | NodeExistsError) for failure in failures):
                 return False
             raise failures[0]
-
-
-def _answer(asked: Any, timeout: float) -> tuple[bytes, Any] | None:
-    try:
-        found: tuple[bytes, Any] = asked.get(timeout=timeout)
-    except NoNodeError:
-        return None
-    return found

@@ -152,7 +152,7 @@ class Placement:
             sending.enter(State.OPENING)
             connection.send(sending.message("open", after=[sending.marker.seq, sending.marker.index]))
             if connection.broken:  # it may have told so before this flow was on it
-                sending.fail("the connection broke")
+                sending.fail(connection.fault or sending.reason or "the connection broke")
 
     def _connection(self, application: str, subscriber: str, address: str) -> Connection:
         with self._connecting:

@@ -54,17 +54,17 @@ class View:
         paths = [self._coordination.path(*place) for place in places]
         with self._lock:
             unknown = [path for path in paths if ("value", path) not in self._known]
-        timeout = self._coordination.session_timeout
+        wait = self._coordination.wait
         with self._coordination.speaking():
             watched = {path: _Watch(self, ("value", path)) for path in unknown}
             asked = {path: self._coordination.client.exists_async(path, watch=watched[path]) for path in unknown}
-            there = [path for path, one in asked.items() if one.get(timeout=timeout) is not None]
+            there = [path for path, one in asked.items() if wait(one) is not None]
             for path in set(unknown) - set(there):
                 watched[path].note(None)
             asked = {path: self._coordination.client.get_async(path, watch=watched[path]) for path in there}
             for path, one in asked.items():
                 with contextlib.suppress(NoNodeError):  # gone meanwhile: read again when it is wanted
-                    watched[path].note(self._decoded(path, *one.get(timeout=timeout)))
+                    watched[path].note(self._decoded(path, *wait(one)))
 
     def forget(self) -> None:
         """Ask ZooKeeper again for everything."""
@@ -95,7 +95,7 @@ class View:
 
     def _value(self, path: str, watch: Callable[[WatchedEvent], None]) -> dict[str, Any] | None:
         try:
-            raw, stat = self._coordination.client.get(path, watch=watch)
+            raw, stat = self._coordination.wait(self._coordination.client.get_async(path, watch=watch))
         except NoNodeError:
             # A watch on a node that is not there is set by `exists` only.
             return self._value(path, watch) if self._exists(path, watch) else None
@@ -103,12 +103,12 @@ class View:
 
     def _children(self, path: str, watch: Callable[[WatchedEvent], None]) -> list[str]:
         try:
-            return sorted(self._coordination.client.get_children(path, watch=watch))
+            return sorted(self._coordination.wait(self._coordination.client.get_children_async(path, watch=watch)))
         except NoNodeError:
             return self._children(path, watch) if self._exists(path, watch) else []
 
     def _exists(self, path: str, watch: Callable[[WatchedEvent], None]) -> bool:
-        return self._coordination.client.exists(path, watch=watch) is not None
+        return self._coordination.wait(self._coordination.client.exists_async(path, watch=watch)) is not None
 
 
 class _Watch:

@@ -9,7 +9,7 @@ from tidings import Handler
 from tidings.cluster import Cluster
 from tidings.datamarkers import Datamarker
 from tidings.flows import Flow, FlowStatus, status
-from tidings.ownership import Ownership
+from tidings.ownership import Ownership, Wanted
 from tidings.positions import START, Position, Positions
 from tidings.publisher import Publisher
 from tidings.testing import eventually
@@ -61,6 +61,13 @@ def test_what_is_not_known_of_a_flow_is_not_nothing(cache: Cluster, run: Run) ->
     assert row.split()[5:] == ["-", "-", "-", "-", "-", "unassigned"]
 
 
+def take(ownership: Ownership, flow: Flow) -> int:
+    """Own a flow, from its beginning; the epoch."""
+    (taken,) = ownership.take([Wanted(flow, lambda before: before or START)], {})
+    assert taken is not None
+    return taken.epoch
+
+
 def test_a_flow_is_with_a_subscriber_only_in_its_own_epoch_and_while_that_runs(cache: Cluster) -> None:
     flow = Flow("cache", "contacts", 0)
     ownership = Ownership(cache.coordination, "east")
@@ -68,8 +75,7 @@ def test_a_flow_is_with_a_subscriber_only_in_its_own_epoch_and_while_that_runs(c
     def now() -> FlowStatus:
         return status(cache, shard=0)[0]
 
-    epoch = ownership.take(flow, {})
-    assert epoch is not None
+    epoch = take(ownership, flow)
     assert (now().state, now().subscriber) == ("waiting", None)
     ownership.write(flow, epoch, "subscriber", {"id": "one", "epoch": epoch})
     assert (now().state, now().subscriber) == ("waiting", None), "that subscriber does not run"
@@ -79,7 +85,7 @@ def test_a_flow_is_with_a_subscriber_only_in_its_own_epoch_and_while_that_runs(c
         assert (now().state, now().reason) == ("parked", "no")
         ownership.release(flow, epoch)
         assert (now().state, now().reason, now().epoch) == ("unassigned", None, epoch)
-        assert ownership.take(flow, {}) == epoch + 1
+        assert take(ownership, flow) == epoch + 1
         assert (now().state, now().subscriber) == ("waiting", None)
 
 
@@ -89,8 +95,7 @@ def test_the_lag_counts_what_the_log_still_holds(cache: Cluster) -> None:
     for version in range(4):
         publish(cache, version, objects=("alice",))
     ownership = Ownership(cache.coordination, "east")
-    epoch = ownership.take(flow, {})
-    assert epoch is not None
+    epoch = take(ownership, flow)
     for position, lag in ((START, 4), (Position(1), 2), (Position(1, -1), 3), (Position(3), 0)):
         ownership.write(flow, epoch, "datamarker", Datamarker.now(position, epoch).to_json())
         assert status(cache, shard=shard)[0].lag == lag

@@ -251,7 +251,7 @@ def test_a_certificate_needs_its_own_key(tmp_path: Path, certify: Callable[[str,
     mine, other = certify("mine", "IP:127.0.0.1"), certify("other", "IP:127.0.0.1")
     with pytest.raises(InvalidOption, match="both a certificate and its key"):
         Security(certificate=tmp_path / "certificate.pem")
-    with pytest.raises(InvalidOption, match="are no certificate and its key"):
+    with pytest.raises(InvalidOption, match="are no certificate in PEM with its key"):
         Security(certificate=mine[0], key=other[1])
 
 

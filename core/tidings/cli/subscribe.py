@@ -6,12 +6,10 @@ import contextlib
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -100,8 +98,6 @@ def subscribe_command(
     # gRPC would write about its failures to stderr, beside our sentence.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     known = security(token_file, certificate=tls_certificate, key=tls_key)
-    if known.certificate and known.key:
-        _check_certificate(known.certificate, known.key)
     _check_free(address)
     options = {"address": address, "id": id, "capacity": capacity, "security": known}
     line = json_line if json or command is not None else text_line
@@ -254,16 +250,6 @@ def _check_free(address: str) -> None:
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InvalidOption(f"cannot listen on {address}: {reason}") from None
-
-
-def _check_certificate(certificate: Path, key: Path) -> None:
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password="")
-    except (ssl.SSLError, OSError) as error:
-        reason = getattr(error, "reason", None) or error
-        raise InvalidOption(
-            f"{str(certificate)!r} and {str(key)!r} are no certificate in PEM with its key: {reason}"
-        ) from None
 
 
 def _place(position: Position) -> str:

@@ -10,7 +10,6 @@ import typer
 
 from tidings.cli.options import Json, Timeout, ZooKeeper, connected
 from tidings.cli.output import note, print_fields, print_json, refuse
-from tidings.streams import DEFAULT_SHARDS
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -50,7 +49,7 @@ def create_command(
             show_default=False,
         ),
     ] = None,
-    shards: Annotated[int, typer.Option(metavar="N", min=1, help="Of its own streams.")] = DEFAULT_SHARDS,
+    shards: Annotated[int, typer.Option(metavar="N", min=1, help="Of its own streams.")] = 16,
     option: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="An option of the stage, as in away_days=7.", show_default=False),
