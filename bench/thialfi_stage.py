@@ -17,7 +17,7 @@ from bench.report import Row
 from tidings.stages.state import State
 from tidings.updates import SCHEMA
 from tidings_thialfi import rows as words
-from tidings_thialfi.answers import _maps
+from tidings_thialfi.answers import attributes_of
 from tidings_thialfi.stage import Thialfi
 from tidings_thialfi.tables import ACKNOWLEDGEMENTS, CLIENTS, OBJECTS, REGISTRATIONS, Index
 
@@ -32,6 +32,7 @@ def run(quick: bool) -> list[Row]:
         with tempfile.TemporaryDirectory() as folder:
             world = World(Path(folder), registrations)
             times = [world.batch(spark, number) for number in range(1, 16 if quick else 40)][5:]
+            world.close()
         size = f"{registrations / 1e6:g} M registrations"
         for at, part in enumerate(("reading and matching", "output as a DataFrame", "tables", "a batch")):
             each = [one[at] for one in times]
@@ -57,7 +58,7 @@ class World:
         state = State(folder, "bench", 0)
         index = self.stage.opened(state)
         index.advance(0)
-        index.write(state, self._rows(registrations))
+        index.write(state, self._rows())
         state.commit()
         index.advance(1)
         _settle(index)
@@ -87,7 +88,10 @@ class World:
         assert len(rows) > NOTIFICATIONS * 0.9
         return applied - start, written - applied, end - written, end - start, cpu[0]
 
-    def _rows(self, count: int) -> dict[str, pa.Table]:
+    def close(self) -> None:
+        self.stage.opened(State(self.folder, "bench", 0)).close()
+
+    def _rows(self) -> dict[str, pa.Table]:
         at = np.tile(np.arange(self.objects), AUDIENCE)
         owners = self.rng.integers(1, self.clients + 1, len(at))
         ids = np.arange(1, self.clients + 1)
@@ -134,7 +138,7 @@ class World:
         changed = self.names.take(pa.array(self.rng.integers(0, self.objects, updates)))
         heard = self.names.take(pa.array(self.rng.integers(0, self.objects, NOTIFICATIONS)))
         hearers = pa.array(self.rng.integers(1, self.clients + 1, NOTIFICATIONS)).cast(pa.string())
-        said = _maps({"op": words.ACKNOWLEDGE, "object": heard}, NOTIFICATIONS)
+        said = attributes_of({"op": words.ACKNOWLEDGE, "object": heard}, NOTIFICATIONS)
         return pa.concat_tables(
             [
                 _placed("contacts", changed, number, pa.nulls(updates, SCHEMA.field("attributes").type)),

@@ -60,13 +60,13 @@ def _answers(
     columns = [
         pa.array(clients).cast(pa.string()),
         pa.nulls(count, pa.int64()) if versions is None else pa.array(versions, pa.int64()),
-        _maps(attributes, count),
+        attributes_of(attributes, count),
         pa.nulls(count, pa.binary()) if payload is None else payload,
     ]
     return pa.table(columns, ANSWERS)
 
 
-def _maps(attributes: dict[str, str | pa.Array | pa.ChunkedArray], count: int) -> pa.Array:
+def attributes_of(attributes: dict[str, str | pa.Array | pa.ChunkedArray], count: int) -> pa.Array:
     """One map a row, of these keys."""
     width = len(attributes)
     names = pa.array(list(attributes) * count, pa.string())
