@@ -4,8 +4,8 @@ A row's place is computed from its key and the number of the attempt: the first 
 rows of one object come to one place while all goes well there, and replace each other: what waits is the latest, for
 however long. When the table can be written again, what waits is added to it.
 
-Whether a table can be written is tried before each batch. One that fails in the midst of a batch fails the pipeline; the
-batch is repeated when the pipeline is started again, and finds out.
+Whether a table can be written is tried before each batch. One that fails in the midst of a batch fails the pipeline; it
+is found out when the pipeline is started again and repeats the batch.
 """
 
 from __future__ import annotations

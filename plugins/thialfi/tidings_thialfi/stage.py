@@ -11,8 +11,8 @@
 All other inputs are streams of updates. Spark makes keys and columns; they come to the driver as Arrow, and are matched
 there over the memory-mapped runs, whatever the size of the batch. Matching 13,000 notifications and as many
 acknowledgements takes 0.06 s of CPU with half a million registrations and 0.08 s with 7 million (`make bench
-ONLY=thialfi-stage`); a `mapInArrow` that does nothing adds 0.08 s to the job, and what it found would come to the driver
-all the same, from where the pipeline writes.
+ONLY=thialfi-stage`); a `mapInArrow` that does nothing adds 0.08 s to the job, and what it found would come to the
+driver all the same, from where the pipeline writes.
 """
 
 from __future__ import annotations
