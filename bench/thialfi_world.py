@@ -1,0 +1,76 @@
+"""The state of a Thialfi service with very many clients, made without going through operations."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+
+from tidings.stages.state import State
+from tidings_thialfi.stage import Thialfi
+from tidings_thialfi.tables import ACKNOWLEDGEMENTS, CLIENTS, OBJECTS, REGISTRATIONS
+
+AUDIENCE = 5  # registrations of an object, and objects of a client
+
+
+def preload(folder: Path, clients: int) -> None:
+    """Write the tables of so many clients, each registered for `AUDIENCE` of as many objects."""
+    stage, state = Thialfi(service="bench"), State(folder, "preload", 0)
+    index = stage.opened(state)
+    index.advance(0)
+    index.write(state, world(clients))
+    state.commit()
+    index.close()
+
+
+def world(clients: int) -> dict[str, pa.Table]:
+    """The rows of the tables."""
+    rng = np.random.default_rng(0)
+    names = pa.array([f"object-{number}" for number in range(clients)])
+    keys = np.fromiter((_key(name) for name in names.to_pylist()), np.uint64, clients).view(np.int64)
+    at = np.tile(np.arange(clients), AUDIENCE)
+    ids = np.arange(1, clients + 1)
+    none, count = np.zeros(clients, np.int64), len(at)
+    registrations = {
+        "client": np.concatenate([rng.permutation(ids) for _ in range(AUDIENCE)]),
+        "key": keys[at],
+        "rank": np.full(count, 20),
+        "number": np.full(count, 10),
+        "registered": np.ones(count, bool),
+        "since": np.full(count, 10),
+        "object": names.take(pa.array(at)),
+        "application": pa.repeat(pa.scalar("web"), count),
+        "time": np.zeros(count, np.int64),
+    }
+    facts = {
+        "client": np.tile(ids, 2),
+        "fact": np.repeat([0, 1], clients),
+        "number": np.zeros(2 * clients, np.int64),
+        "holds": np.ones(2 * clients, bool),
+        "time": np.full(2 * clients, time.time_ns() // 1000),
+        "application": pa.nulls(2 * clients, pa.string()),
+        "gateway": pa.nulls(2 * clients, pa.string()),
+    }
+    objects = {
+        "key": keys,
+        "unknown": none,
+        "number": none,
+        "base": none,
+        "object": names,
+        "source": pa.nulls(clients, pa.string()),
+        "payload": pa.nulls(clients, pa.binary()),
+        "time": none,
+    }
+    return {
+        "objects": pa.table(objects, OBJECTS),
+        "registrations": pa.table(registrations, REGISTRATIONS),
+        "acknowledgements": ACKNOWLEDGEMENTS.empty_table(),
+        "clients": pa.table(facts, CLIENTS),
+    }
+
+
+def _key(name: str) -> int:
+    return xxhash.xxh64_intdigest(name.encode(), 42)
