@@ -116,9 +116,9 @@ class PipelineRun:
         self._check_claim()
         app, written = self._app(), 0
         state = State(self.pipeline.tables, app, batch_id)
-        frame = self.pipeline.stage.apply(batch, state)
-        if frame is not None and self.pipeline.output is not None:
-            rows = timed(checked(ordered(frame.toArrow())))
+        made = self.pipeline.stage.apply(batch, state)
+        if made is not None and self.pipeline.output is not None:
+            rows = timed(checked(ordered(made)))
             self._check_claim()
             appended = self.pipeline.output.writable_log.append(rows, Transaction(app, batch_id))
             written = 0 if appended is None else len(rows)
@@ -176,11 +176,12 @@ def _claim_lost() -> PipelineFailed:
     return PipelineFailed("the session with ZooKeeper was lost, and another process may run the pipeline now")
 
 
-def ordered(rows: pa.Table) -> pa.Table:
-    """The rows as a log takes them, in the order of the updates that they were made from, as far as that is told.
+def ordered(made: DataFrame | pa.Table) -> pa.Table:
+    """What a stage made as a log takes it: in the order of the updates that it was made from, as far as that is told.
 
     Rows of one update stay in the order in which they are.
     """
+    rows = made if isinstance(made, pa.Table) else made.toArrow()
     keys = [(name, "ascending") for name in ("stream", *STAMPED) if name in rows.column_names]
     if keys:
         rows = rows.take(pc.sort_indices(rows, sort_keys=keys))

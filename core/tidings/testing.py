@@ -134,8 +134,8 @@ def _placed(rows: Iterable[Mapping[str, Any]], shards: int = 4) -> pa.Table:
 def _output(stage: Stage, batch: DataFrame, state: State) -> pa.Table:
     from tidings.pipeline_runs import ordered
 
-    frame = stage.apply(batch, state)
-    return from_rows([]) if frame is None else checked(ordered(frame.toArrow()))
+    made = stage.apply(batch, state)
+    return from_rows([]) if made is None else checked(ordered(made))
 
 
 def _listed(rows: pa.Table) -> list[str]:

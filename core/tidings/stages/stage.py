@@ -23,6 +23,7 @@ from tidings.errors import InvalidOption, PluginBroken
 from tidings.plugins import load
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
     from tidings.config_yaml import Key
@@ -62,8 +63,10 @@ class Stage(BaseModel, abc.ABC):
             raise InvalidOption("the stage writes no stream: leave the output out")
 
     @abc.abstractmethod
-    def apply(self, batch: DataFrame, state: State) -> DataFrame | None:
+    def apply(self, batch: DataFrame, state: State) -> DataFrame | pa.Table | None:
         """The rows to write, of the canonical columns, `object` at least; None if there are none.
+
+        Rows that are in the driver already may be returned as Arrow, which saves a Spark job.
 
         The batch has the canonical columns and `stream`, the name of the stream that a row comes from. An object's
         rows are in order within each stream.

@@ -17,8 +17,8 @@ driver all the same, from where the pipeline writes.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -75,14 +75,15 @@ class Thialfi(Stage):
         if output is not None and output.name != notifications:
             raise InvalidOption(f"what clients are told is written to {notifications!r}, not to {output.name!r}")
 
-    def apply(self, batch: DataFrame, state: State) -> DataFrame:
+    def apply(self, batch: DataFrame, state: State) -> pa.Table:
         """What clients are told of this batch."""
         index = self.opened(state)
-        advance = _Aside(lambda: index.advance(state.batch_id))  # while Spark reads
-        rows = _columns(batch, words.operations_of(self.service)).toArrow()
-        advance.join()
+        with ThreadPoolExecutor(1, thread_name_prefix="tidings-thialfi-runs") as aside:
+            advancing = aside.submit(index.advance, state.batch_id)  # while Spark reads
+            rows = _columns(batch, words.operations_of(self.service)).toArrow()
+            advancing.result()
         self._compactor.look(index, state.batch_id)
-        return batch.sparkSession.createDataFrame(self.step(rows, index, state))
+        return self.step(rows, index, state)
 
     def opened(self, state: State) -> Index:
         """The index of this pipeline's state."""
@@ -172,31 +173,32 @@ class Thialfi(Stage):
         return objects.set_column(objects.column_names.index("payload"), objects.schema.field("payload"), small)
 
 
+NAME = "if(is_op, try_element_at(attributes, 'object'), object)"
 COLUMNS = (
     "stream",
     "seq",
-    "if({is_op}, try_element_at(attributes, 'op'), null) as op",
-    "if({is_op}, try_cast(object as bigint), null) as client",
+    "if(is_op, try_element_at(attributes, 'op'), null) as op",
+    "if(is_op, try_cast(object as bigint), null) as client",
     "coalesce(version, -1L) as number",
-    "{name} as object",
-    "xxhash64({name}) as key",
+    f"{NAME} as object",
+    f"xxhash64({NAME}) as key",
     "source",
-    "if({is_op}, null, payload) as payload",
+    "if(is_op, null, payload) as payload",
     "coalesce(unix_micros(time), 0L) as time",
 )
-NAME = "if({is_op}, try_element_at(attributes, 'object'), object)"
 
 
 def _columns(batch: DataFrame, operations: str) -> DataFrame:
     """The batch as columns of numbers and texts, with the keys of objects.
 
-    As SQL, since each function call on a column would be a message to Java, a hundred in all. The stream's name has no
-    character that means anything in it.
+    As SQL, which nobody else has a word in, since each function call on a column would be a message to Java, a hundred
+    in all.
     """
-    is_op = f"(stream = '{operations}')"
-    name = NAME.format(is_op=is_op)
-    rows = batch.where(f"kind != 'tombstone' and (not {is_op} or try_cast(object as bigint) is not null)")
-    return rows.selectExpr(*(column.format(is_op=is_op, name=name) for column in COLUMNS))
+    from pyspark.sql import functions as sf
+
+    rows = batch.withColumn("is_op", sf.col("stream") == sf.lit(operations))
+    rows = rows.where("kind != 'tombstone' and (not is_op or try_cast(object as bigint) is not null)")
+    return rows.selectExpr(*COLUMNS)
 
 
 def _split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
@@ -232,25 +234,3 @@ def _updated(clients: presence.Clients, after: presence.Clients) -> presence.Cli
     for mine, theirs in ((clients.floors, after.floors), (clients.seen, after.seen)):
         mine[at] = theirs[there]
     return clients
-
-
-class _Aside:
-    """A function that runs in a thread of its own until it is joined, which raises what it raised."""
-
-    def __init__(self, work: object) -> None:
-        self._work = work
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="tidings-thialfi-runs", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        try:
-            self._work()  # type: ignore[operator]
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever joins
-            self._error = error
-
-    def join(self) -> None:
-        """Wait for it."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
