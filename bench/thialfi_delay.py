@@ -8,14 +8,16 @@ own.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 import tidings
 from bench.processes import SPAWN, publish, running
@@ -46,7 +48,7 @@ def produce(address: str, objects: int, rate: int, seconds: float) -> None:
                     "version": [now // 1000] * due,
                     "payload": [now.to_bytes(8, "little")] * due,
                 }
-                producer.publish_many(_published(columns, due))
+                producer.publish_many(as_published(columns, due))
                 made += due
             time.sleep(STEP)
 
@@ -71,7 +73,7 @@ class Arrivals(tidings.Handler):
             "version": rows["version"],
             "attributes": attributes_of({"op": words.ACKNOWLEDGE, "object": names}, count),
         }
-        self._operations.publish_many(_published(columns, count))
+        self._operations.publish_many(as_published(columns, count))
 
 
 def receive(address: str, results: Any, begin: Event, stop: Event) -> None:
@@ -89,7 +91,8 @@ def receive(address: str, results: Any, begin: Event, stop: Event) -> None:
                     arrivals.delays = []
 
 
-def _published(columns: dict[str, Any], count: int) -> pa.Table:
+def as_published(columns: dict[str, Any], count: int) -> pa.Table:
+    """Columns as rows that a producer takes without a look at each."""
     now = pa.scalar(time.time_ns() // 1000, pa.int64())
     values = {
         "kind": pa.repeat(pa.scalar("data"), count),
@@ -107,8 +110,15 @@ def _array(value: Any, kind: pa.DataType) -> pa.Array:
     return pa.array(value, kind)
 
 
-def measure(clients: int, rates: tuple[int, ...], seconds: float) -> dict[int, np.ndarray[Any, Any]]:
-    """The delays at each rate of notifications a second."""
+class Measured(NamedTuple):
+    """The delays of notifications, in seconds, and the CPU that the driver and its JVM took for each."""
+
+    delays: np.ndarray[Any, Any]
+    cpu: float
+
+
+def measure(clients: int, rates: tuple[int, ...], seconds: float) -> dict[int, Measured]:
+    """What was measured at each rate of notifications a second."""
     found = {}
     with tempfile.TemporaryDirectory() as folder, tidings.embedded(folder) as cluster:
         for name in ("updates", words.operations_of(SERVICE), words.notifications_of(SERVICE)):
@@ -137,17 +147,27 @@ def measure(clients: int, rates: tuple[int, ...], seconds: float) -> dict[int, n
                 producer.start()
                 time.sleep(WARM_UP)
                 arrived()  # of the warming up
+                before = _cpu(spark)
                 producer.join()
                 time.sleep(3.0)
-                found[rate] = arrived()
+                delays = arrived()
+                found[rate] = Measured(delays, (_cpu(spark) - before) / max(1, len(delays)))
         spark.stop()
     return found
+
+
+def _cpu(spark: SparkSession) -> float:
+    """Seconds of CPU that this process and Spark's have taken."""
+    assert spark._jvm is not None
+    fields = Path(f"/proc/{spark._jvm.java.lang.ProcessHandle.current().pid()}/stat").read_text().rpartition(")")[2]
+    ticks = sum(map(int, fields.split()[11:13]))
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def run(quick: bool) -> list[Row]:
     clients, rates = (100_000, (1_000,)) if quick else (1_400_000, (1_000, 5_000, 13_000))
     rows = []
-    for rate, delays in measure(clients, rates, 10.0 if quick else 30.0).items():
+    for rate, (delays, _) in measure(clients, rates, 10.0 if quick else 30.0).items():
         name = f"{rate:,} notifications/s, {clients / 1e6:g} M clients"
         within = 100 * float((delays < 1.0).mean()) if len(delays) else 0.0
         rows += [

@@ -14,25 +14,27 @@ from tidings_thialfi.stage import Thialfi
 from tidings_thialfi.tables import ACKNOWLEDGEMENTS, CLIENTS, OBJECTS, REGISTRATIONS
 
 AUDIENCE = 5  # registrations of an object, and objects of a client
+PART = 1_000_000  # clients whose rows are made at once
 
 
 def preload(folder: Path, clients: int) -> None:
     """Write the tables of so many clients, each registered for `AUDIENCE` of as many objects."""
-    stage, state = Thialfi(service="bench"), State(folder, "preload", 0)
-    index = stage.opened(state)
-    index.advance(0)
-    index.write(state, world(clients))
-    state.commit()
+    stage = Thialfi(service="bench")
+    for number, first in enumerate(range(0, clients, PART)):
+        state = State(folder, "preload", number)
+        index = stage.opened(state)
+        index.write(state, world(min(PART, clients - first), first))
+        state.commit()
     index.close()
 
 
-def world(clients: int) -> dict[str, pa.Table]:
-    """The rows of the tables."""
-    rng = np.random.default_rng(0)
-    names = pa.array([f"object-{number}" for number in range(clients)])
+def world(clients: int, first: int = 0) -> dict[str, pa.Table]:
+    """The rows of the tables, for clients and objects with the numbers from `first` on."""
+    rng = np.random.default_rng(first)
+    names = pa.array([f"object-{number}" for number in range(first, first + clients)])
     keys = np.fromiter((_key(name) for name in names.to_pylist()), np.uint64, clients).view(np.int64)
     at = np.tile(np.arange(clients), AUDIENCE)
-    ids = np.arange(1, clients + 1)
+    ids = np.arange(first + 1, first + clients + 1)
     none, count = np.zeros(clients, np.int64), len(at)
     registrations = {
         "client": np.concatenate([rng.permutation(ids) for _ in range(AUDIENCE)]),
