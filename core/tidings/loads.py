@@ -44,7 +44,7 @@ def adjusted(weight: float, capacity: float, load: float, others: Sequence[float
 
     >>> adjusted(1.0, 1.0, 0.95, [0.2, 0.3])
     0.8
-    >>> adjusted(0.8, 1.0, 0.1, [0.6, 0.7])
+    >>> round(adjusted(0.8, 1.0, 0.1, [0.6, 0.7]), 2)
     0.92
     >>> adjusted(0.8, 1.0, 0.5, [0.6, 0.5])
     0.8
