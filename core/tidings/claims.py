@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-import logging
 import os
 import socket
-import time
 from typing import Any
 
 from kazoo.protocol.states import KazooState
@@ -14,8 +13,6 @@ from kazoo.protocol.states import KazooState
 from tidings.coordination import Coordination
 from tidings.errors import PipelineHeld, TidingsError
 from tidings.leases import Lease
-
-logger = logging.getLogger(__name__)
 
 
 class Claim:
@@ -42,17 +39,11 @@ class Claim:
 
     def release(self) -> None:
         """Let others have it."""
-        held, self._lost = not self._lost, True
         self._forget()
-        try:
-            with self._coordination.speaking():
-                path, client = self._coordination.path(*self._place), self._coordination.client
-                there = client.exists(path) if held else None
-                # Never another's: this session may have ended unnoticed.
-                if there is not None and there.owner_session_id == self._session:
-                    client.delete(path, there.version)
-        except TidingsError:
-            logger.debug("the claim goes with the session")
+        if not self._lost and self._coordination.client.connected:  # else it goes, or went, with the session
+            with contextlib.suppress(TidingsError):
+                self._coordination.release(*self._place)
+        self._lost = True
 
     def _take(self) -> None:
         mine = {
@@ -61,19 +52,16 @@ class Claim:
             "since": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
             "session_timeout": self._coordination.session_timeout,
         }
-        started = time.monotonic()
-        while not self._coordination.create(mine, *self._place, ephemeral=True):
+        patience = 0.0
+        while not self._coordination.claim(mine, *self._place, patience=patience):
             holder = self._coordination.read(*self._place)
-            if holder is None:
-                continue  # it has gone this moment
             # A driver that was killed here, and is started again, need not be told to try later.
-            if not _dead(holder) or time.monotonic() - started > 2 * float(holder["session_timeout"]):
+            if holder is not None and (patience or not _dead(holder)):
                 raise PipelineHeld(
                     f"pipeline {self._place[-1]!r} runs already: process {holder['pid']} on {holder['host']} has it "
                     f"since {holder['since']}; stop that one first"
                 )
-            time.sleep(0.1)
-        self._session = self._coordination.client.client_id[0]
+            patience = 2 * float(holder["session_timeout"]) if holder is not None else 0.0
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.LOST:

@@ -121,6 +121,14 @@ class Coordination:
         """
         return pending.get(timeout=self.session_timeout)
 
+    def found(self, pending: Any) -> tuple[bytes, Any] | None:
+        """The answer to a `get`: the raw value and its stat, or None if there is no such place."""
+        try:
+            answer: tuple[bytes, Any] = self.wait(pending)
+        except NoNodeError:
+            return None
+        return answer
+
     def path(self, *parts: str) -> str:
         """The full path of a place in the cluster's tree."""
         return "/".join((self.root, *parts))
@@ -163,6 +171,16 @@ class Coordination:
                 return again
             if there is not None and not gone.wait(max(0.0, deadline - time.monotonic())):
                 return False
+        return True
+
+    def release(self, *parts: str) -> bool:
+        """Take away what this session has claimed; False, and nothing changed, if it is another's or not there."""
+        with self.speaking():
+            there = self.wait(self._client.exists_async(self.path(*parts)))
+            if there is None or there.owner_session_id != self._client.client_id[0]:
+                return False
+            with contextlib.suppress(NoNodeError):
+                self.wait(self._client.delete_async(self.path(*parts)))
         return True
 
     def write(self, value: dict[str, Any], *parts: str) -> None:
@@ -232,11 +250,8 @@ class Coordination:
 
     def _read(self, *parts: str) -> tuple[dict[str, Any] | None, int]:
         with self.speaking():
-            try:
-                raw, stat = self.wait(self._client.get_async(self.path(*parts)))
-            except NoNodeError:
-                return None, -1
-        return decode(self.path(*parts), raw), stat.version
+            found = self.found(self._client.get_async(self.path(*parts)))
+        return (None, -1) if found is None else (decode(self.path(*parts), found[0]), found[1].version)
 
     @contextlib.contextmanager
     def speaking(self) -> Iterator[None]:

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-from kazoo.exceptions import NoNodeError
 
 from tidings.coordination import Coordination, decode
 from tidings.datamarkers import Datamarker
@@ -135,23 +134,18 @@ def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, _Record]:
     """Ask for everything before waiting for the first answer: thousands of flows take one round trip or two."""
     with tree.speaking():
         asked = {flow: {name: tree.client.get_async(tree.path(*flow.place, name)) for name in NODES} for flow in flows}
-        found = {flow: {name: _answer(tree, one) for name, one in nodes.items()} for flow, nodes in asked.items()}
+        found = {flow: {name: tree.found(one) for name, one in nodes.items()} for flow, nodes in asked.items()}
     records = {}
     for flow, nodes in found.items():
-        values = {name: decode(tree.path(*flow.place, name), raw) for name, (raw, _) in nodes.items()}
-        marker = values["datamarker"]
+        values = {name: decode(tree.path(*flow.place, name), one[0]) if one else None for name, one in nodes.items()}
+        epoch, marker = nodes["epoch"], values["datamarker"]
         records[flow] = _Record(
-            nodes["epoch"][1], values["owner"], Datamarker.from_json(marker) if marker else None, values["subscriber"]
+            epoch[1].version if epoch else None,
+            values["owner"],
+            Datamarker.from_json(marker) if marker else None,
+            values["subscriber"],
         )
     return records
-
-
-def _answer(tree: Coordination, asked: Any) -> tuple[bytes, int | None]:
-    try:
-        raw, stat = tree.wait(asked)
-    except NoNodeError:
-        return b"", None
-    return raw, stat.version
 
 
 class _Reading:

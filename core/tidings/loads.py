@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 DEAD_BAND = 0.15  # loads that differ by less are the same
 BUSY = 0.5  # with a load below this there is no need for others
 LESS, MORE = 0.8, 1.15
 LEAST = 1 / 16  # of the capacity
+LOAD_STEP = 0.05  # a load that has changed by less is not worth a write
 
 
 class Peer(NamedTuple):
@@ -60,32 +61,62 @@ def adjusted(weight: float, capacity: float, load: float, others: Sequence[float
 
 
 class Meter:
-    """Measures the load of so many workers."""
+    """Measures the load of so many workers, by a clock that does not go back."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._workers = workers
+        self._clock = clock
         self._lock = threading.Lock()
         self._begun: dict[int, float] = {}
         self._busy = 0.0
-        self._since = time.monotonic()
+        self._since = clock()
 
     def begin(self) -> None:
         """This thread is at work from now on."""
         with self._lock:
-            self._begun[threading.get_ident()] = time.monotonic()
+            self._begun[threading.get_ident()] = self._clock()
 
     def end(self) -> None:
         """This thread has done its work."""
         with self._lock:
-            self._busy += time.monotonic() - self._begun.pop(threading.get_ident())
+            self._busy += self._clock() - self._begun.pop(threading.get_ident())
 
     def read(self) -> float:
         """The load since it was last read: 0 to 1."""
         with self._lock:
-            now = time.monotonic()
+            now = self._clock()
             for thread, begun in self._begun.items():  # work that goes on counts up to now
                 self._busy += now - begun
                 self._begun[thread] = now
             load = self._busy / max(1e-6, (now - self._since) * self._workers)
             self._busy, self._since = 0.0, now
         return min(1.0, load)
+
+
+class Weighing:
+    """A subscriber's looks at its load, every `interval` seconds, and the weight that comes of them."""
+
+    def __init__(self, meter: Meter, capacity: float, interval: float) -> None:
+        self.interval = interval
+        self._meter = meter
+        self._capacity = self._weight = capacity
+        self._load = 0.0
+        self._looked = time.monotonic()
+
+    @property
+    def record(self) -> dict[str, float]:
+        """What the others are told."""
+        return {"capacity": self._capacity, "weight": self._weight, "load": self._load}
+
+    def due(self) -> bool:
+        """Whether it is time for a look."""
+        return time.monotonic() - self._looked >= self.interval
+
+    def look(self, peers: Sequence[Peer | None]) -> None:
+        """Measure the load, and ask for more or for less than before, beside those who stay."""
+        self._looked = time.monotonic()
+        load = round(self._meter.read(), 2)
+        loads = [peer.load for peer in peers if peer is not None and not peer.leaving]
+        self._weight = adjusted(self._weight, self._capacity, load, loads)
+        if abs(load - self._load) >= LOAD_STEP:
+            self._load = load

@@ -116,7 +116,7 @@ class Ownership:
         tree = self._coordination
         with tree.speaking():
             asked = [self._ask(one.flow) for one in wanted]
-            found = [{name: self._answer(one) for name, one in each.items()} for each in asked]
+            found = [{name: tree.found(one) for name, one in each.items()} for each in asked]
             for parent in {one.flow.place[:-1] for one, there in zip(wanted, found, strict=True) if not there["place"]}:
                 tree.create_path(*parent)
         begun = [self._begin(one, there, record) for one, there in zip(wanted, found, strict=True)]
@@ -187,13 +187,6 @@ class Ownership:
             return False
         self._coordination.delete(*flow.place, "owner")
         return True
-
-    def _answer(self, asked: Any) -> tuple[bytes, Any] | None:
-        try:
-            found: tuple[bytes, Any] = self._coordination.wait(asked)
-        except NoNodeError:
-            return None
-        return found
 
     def _done(self, pending: Any) -> bool:
         with self._coordination.speaking():

@@ -28,6 +28,7 @@ from tidings.errors import CoordinationUnavailable, PublisherExists, TidingsErro
 from tidings.flows import Flow
 from tidings.leases import Lease
 from tidings.logs import Log, open_log, positions_at
+from tidings.membership import Membership
 from tidings.ownership import Member, Ownership, Taken, Wanted, plan_ownership
 from tidings.placement import Placement
 from tidings.positions import Bounds, Position, Positions
@@ -86,13 +87,13 @@ class Publisher:
         self._draining = False
         self._suspended = False
         self._lost = False
-        if not coordination.claim(self._record, "publishers", self.name, patience=coordination.afterlife):
-            raise PublisherExists(f"a publisher {self.name!r} is running already; give this one another name")
-        self._joined = self._record
+        self._view = View(coordination, self._on_change)
+        taken = PublisherExists(f"a publisher {self.name!r} is running already; give this one another name")
+        self._membership = Membership(self._view, coordination, ("publishers", self.name), taken)
+        self._membership.join(self._record)
         self._pumps: dict[str, Pump] = {}
         self._unreadable: dict[str, str] = {}
         self._plan: dict[Application, list[Flow]] = {}
-        self._view = View(coordination, self._on_change)
         self._lease = Lease(coordination)
         self._placement = Placement(
             self.name,
@@ -138,7 +139,7 @@ class Publisher:
             with contextlib.suppress(TidingsError):
                 for sending in self._placement.sendings():
                     self._ownership.release(sending.flow, sending.epoch)
-                self._coordination.delete("publishers", self.name)
+        self._membership.leave()
         self._lease.close()
 
     def __enter__(self) -> Publisher:
@@ -207,14 +208,14 @@ class Publisher:
         for sending in list(self._placement.sendings()):
             self._placement.forget(sending)
         self._placement.hang_up()
-        self._joined = {}
+        self._membership.lost()
         self._view.forget()
         self._coordination.ping()
         self._lost = False
 
     def _reconcile(self) -> bool:
         """Take the flows that should be ours, and leave the others; False if it must be tried again soon."""
-        self._join()
+        self._membership.keep(self._record)
         names = self._view.children("streams")
         self._view.fill([("streams", name) for name in names])
         streams = {name: value for name in names if (value := self._view.value("streams", name))}
@@ -283,14 +284,6 @@ class Publisher:
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
-
-    def _join(self) -> None:
-        """Be among the publishers: a session that was lost took us out, and draining must be known."""
-        if self._view.exists("publishers", self.name) and self._joined == self._record:
-            return
-        if not self._coordination.claim(self._record, "publishers", self.name, again=True):
-            raise PublisherExists(f"a publisher {self.name!r} is running already; this one waits for its end")
-        self._joined = self._record
 
     def _applications(self) -> dict[str, Application]:
         found = {}

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import threading
-import time
 from collections import Counter
 
 import pytest
@@ -55,23 +53,16 @@ def test_a_subscriber_that_describes_itself_in_nonsense_is_none(value: dict[str,
 
 
 def test_a_meter_tells_the_part_of_the_time_in_which_workers_were_busy() -> None:
-    meter = Meter(workers=2)
-    done = threading.Event()
-
-    def work() -> None:
-        meter.begin()
-        done.wait(5)
-        meter.end()
-
-    worker = threading.Thread(target=work)
-    worker.start()
-    time.sleep(0.1)
-    eventually(lambda: 0.3 < meter.read() <= 0.55, timeout=5, every=0.1)
-    done.set()
-    worker.join()
-    meter.read()
-    time.sleep(0.05)
-    assert meter.read() == 0
+    now = 0.0
+    meter = Meter(workers=2, clock=lambda: now)
+    meter.begin()
+    now = 4.0
+    assert meter.read() == 0.5, "one of two, and it is still at work"
+    now = 5.0
+    meter.end()
+    now = 9.0
+    assert meter.read() == 0.1, "for one second of five"
+    assert meter.read() == 0.0
 
 
 @pytest.mark.slow

@@ -73,7 +73,7 @@ def test_a_publisher_that_lost_its_session_waits_while_another_has_taken_its_nam
         eventually(lambda: len(second.flows) == 2)
         with caplog.at_level(logging.INFO):
             proxy.heal()
-            eventually(lambda: "this one waits for its end" in caplog.text)
+            eventually(lambda: "a publisher 'p1' is running already" in caplog.text)
         before = scene.delivered("r1")
         eventually(lambda: scene.delivered("r1") > before + 50)
     scene.finish("r1", complete=False, timeout=0)
@@ -83,3 +83,12 @@ def test_a_session_lasts_as_long_as_zookeeper_grants_and_not_as_long_as_was_aske
     asked = 3600.0
     with Cluster(Coordination(cluster.address, session_timeout=asked)) as hopeful:
         assert 1 < hopeful.coordination.session_timeout < asked
+
+
+def test_who_leaves_takes_away_its_own_record_and_not_that_of_who_came_after(cluster: Cluster, other: Cluster) -> None:
+    with other:
+        assert other.coordination.claim({"who": "other"}, "publishers", "p1")
+        assert not cluster.coordination.release("publishers", "p1")
+        assert cluster.coordination.read("publishers", "p1") == {"who": "other"}
+        assert other.coordination.release("publishers", "p1")
+        assert not other.coordination.release("publishers", "p1")
