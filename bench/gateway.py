@@ -24,7 +24,8 @@ from bench.crowd import Crowd
 from bench.processes import SPAWN, publish, running
 from bench.report import Row, milliseconds
 from tidings.streams import Stream
-from tidings_thialfi.rows import notifications_of, operations_of
+from tidings_thialfi import service
+from tidings_thialfi.rows import notifications_of
 
 SERVICE = "bench"
 TOKEN = "of-the-proxy"
@@ -35,8 +36,9 @@ def run(quick: bool) -> list[Row]:
     sockets = min(2_000 if quick else 10_000, allowed)
     trunked = 2_000 if quick else 10_000
     with tempfile.TemporaryDirectory() as folder, tidings.embedded(folder) as cluster:
-        cluster.create_stream(operations_of(SERVICE), 8)
-        notifications = cluster.create_stream(notifications_of(SERVICE), 8)
+        cluster.create_stream("updates", 8)
+        service.create(cluster, SERVICE, ["updates"], storage=folder, shards=8)
+        notifications = cluster.stream(notifications_of(SERVICE))
         stop = SPAWN.Event()
         sender = SPAWN.Process(target=publish, args=(cluster.address, {}, stop))
         with running(sender, stop=stop), _gateway(Path(folder), cluster.address) as (url, pid):

@@ -14,12 +14,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import tidings
+from tidings.testing import eventually
 from tidings_thialfi import Client, Listener, service
 
 SERVICE = "contacts"
@@ -140,14 +140,6 @@ def serving(cluster: tidings.Cluster, folder: str) -> Iterator[BackEnd]:
         yield BackEnd(Path(folder, "people.db"), producer)
 
 
-def wait_for(condition: Callable[[], bool], timeout: float = 60.0) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        if time.monotonic() > deadline:
-            raise TimeoutError("a cache was not fresh in time")
-        time.sleep(0.02)
-
-
 def main() -> None:
     with ExitStack() as leaving:
         folder = leaving.enter_context(tempfile.TemporaryDirectory())
@@ -157,17 +149,17 @@ def main() -> None:
         phone, laptop = (Phonebook(owner, back_end, ["alice", "bob"]) for owner in ("phone", "laptop"))
         with phone.connected(gateway.address):
             with laptop.connected(gateway.address):
-                wait_for(lambda: len(phone.heard) == len(laptop.heard) == 2)
+                eventually(lambda: len(phone.heard) == len(laptop.heard) == 2)
                 print("the laptop changes alice's number: the phone hears of it, and the laptop knows already")
                 laptop.numbers["alice"] = ("555-1000", back_end.change("alice", "555-1000", source="laptop"))
-                wait_for(phone.fresh)
+                eventually(phone.fresh)
             print("the laptop is shut; bob's number changes five times")
             for number in range(5):
                 back_end.change("bob", f"555-200{number}")
-                wait_for(phone.fresh)
+                eventually(phone.fresh)
             print("the laptop is opened again")
             with laptop.connected(gateway.address):
-                wait_for(laptop.fresh)
+                eventually(laptop.fresh)
     print("both caches are fresh")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import logging
 import threading
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyarrow import flight
 
+from tidings.bearers import Bearers
 from tidings.delivery import MAX_MESSAGE_BYTES, PROTOCOL, Message, Security, decode, encode
 from tidings.errors import InvalidOption
 from tidings.updates import SCHEMA
@@ -113,10 +113,9 @@ class _TokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # py
     """Lets in only who knows a token."""
 
     def __init__(self, tokens: tuple[str, ...]) -> None:
-        self._wanted = [f"Bearer {token}".encode() for token in tokens]
+        self._bearers = Bearers(tokens)
 
     def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
         """Refuse a call that does not carry a token which is good."""
-        given = headers.get("authorization", [""])[0].encode()
-        if not any(hmac.compare_digest(given, wanted) for wanted in self._wanted):
+        if not self._bearers.admit(headers.get("authorization", [None])[0]):
             raise flight.FlightUnauthenticatedError("a token is needed, and this is not it")

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from kazoo.client import KazooClient
 from tidings import _supervise
 from tidings.embedded import EmbeddedZooKeeper
 from tidings.errors import EmbeddedFailed, InvalidOption
+from tidings.testing import eventually
 
 # `tidings.embedded` by its name is the function.
 embedded = sys.modules["tidings.embedded"]
@@ -63,13 +64,6 @@ for milliseconds in (0.2, 0.5, 1, 1.5, 2, 3, 5, 10, 20, 40, 60, 80, 150, 250, 40
     server.stop()
 server.start()
 """
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"still not so after {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 def alive(pid: int) -> bool:
@@ -193,14 +187,14 @@ def test_kill_9_of_the_parent_leaves_nothing_behind_and_the_folder_free(tmp_path
         process.wait()
         with EmbeddedZooKeeper(tmp_path):  # no matter how far the other one has ended
             assert not alive(pid)
-        until(lambda: not alive(supervisor), "the supervisor has ended")
+        eventually(lambda: not alive(supervisor))
 
 
 def test_kill_9_of_the_supervisor_leaves_no_server_behind(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path) as server:
         pid = server.pid
         os.kill(supervisor_of(pid), signal.SIGKILL)
-        until(lambda: not alive(pid), "the server has ended")
+        eventually(lambda: not alive(pid))
         server.start()
         assert server.pid != pid
 
@@ -216,7 +210,7 @@ def test_stop_ends_a_server_that_its_killed_supervisor_left_behind(
         pid = server.pid
         supervisor = supervisor_of(pid)
         os.kill(supervisor, signal.SIGKILL)
-        until(lambda: not alive(supervisor), "the supervisor has ended")
+        eventually(lambda: not alive(supervisor))
         assert alive(pid)
         server.stop()
         assert not alive(pid)
@@ -232,7 +226,7 @@ def test_a_supervisor_without_pidfd_sees_the_end_of_its_parent_too(tmp_path: Pat
         pid, child, _ = process.stdout.readline().split()
         process.kill()
         os.kill(int(child), signal.SIGKILL)
-        until(lambda: not alive(int(pid)), "the server has ended")
+        eventually(lambda: not alive(int(pid)))
 
 
 def test_it_ends_with_an_interpreter_that_does_not_stop_it(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tidings import jars
 from tidings.errors import InvalidOption, JarsUnavailable
+from tidings.testing import eventually
 
 RESOLVE = "from tidings import jars; print(jars.folder())"
 
@@ -92,7 +92,7 @@ def test_two_processes_at_once_fetch_once_and_a_damaged_jar_is_fetched_again(cac
 def test_a_download_that_was_killed_is_never_used(cache: Path) -> None:
     first = subprocess.Popen([sys.executable, "-c", RESOLVE], stderr=subprocess.PIPE, text=True)
     place = jars.cache()
-    wait_for(lambda: any(place.parent.glob(".runtime-*/ivy-cache/**/*.xml")), first)
+    eventually(lambda: any(place.parent.glob(".runtime-*/ivy-cache/**/*.xml")), timeout=60)
     (child,) = children(first.pid)
     os.kill(child, signal.SIGKILL)
     _, errors = first.communicate(timeout=60)
@@ -100,7 +100,7 @@ def test_a_download_that_was_killed_is_never_used(cache: Path) -> None:
     assert [f.name for f in place.parent.iterdir()] == ["runtime.lock"]
 
     second = subprocess.Popen([sys.executable, "-c", RESOLVE])
-    wait_for(lambda: any(place.parent.glob(".runtime-*/ivy-cache/**/*.xml")), second)
+    eventually(lambda: any(place.parent.glob(".runtime-*/ivy-cache/**/*.xml")), timeout=60)
     (child,) = children(second.pid)
     second.kill()
     os.kill(child, signal.SIGKILL)
@@ -191,14 +191,6 @@ def test_the_command_prints_the_folder_and_nothing_else(real: Path) -> None:
     command = Path(sys.executable).with_name("tidings")
     done = subprocess.run([command, "jars"], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == (f"{real}\n", "")
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
-    until = time.monotonic() + 60
-    while not condition():
-        assert process.poll() is None, "ended before it could be killed"
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def children(pid: int) -> Iterator[int]:

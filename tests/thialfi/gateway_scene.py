@@ -27,7 +27,7 @@ import aiohttp
 
 from tidings.cluster import Cluster
 from tidings.testing import eventually, held
-from tidings_thialfi import rows
+from tidings_thialfi import rows, service
 from tidings_thialfi.digests import Digest
 
 SERVICE = "contacts"
@@ -174,8 +174,10 @@ class Scene:
 
     def __init__(self, cluster: Cluster, folder: Path, shards: int = 4) -> None:
         self.cluster = cluster
-        self.operations = cluster.create_stream(rows.operations_of(SERVICE), shards)
-        self.notifications = cluster.create_stream(rows.notifications_of(SERVICE), shards)
+        cluster.create_stream("people", shards)
+        service.create(cluster, SERVICE, ["people"], storage=folder, shards=shards)
+        self.operations = cluster.stream(rows.operations_of(SERVICE))
+        self.notifications = cluster.stream(rows.notifications_of(SERVICE))
         self.folder = folder
         self.keys = self.secret_file("keys", f"k1 {base64.b64encode(secrets.token_bytes(32)).decode()}")
         self.loop = Loop()

@@ -7,7 +7,6 @@ import json
 import socket
 import ssl
 import subprocess
-import time
 import uuid
 from collections.abc import Iterator
 from urllib.parse import urlsplit
@@ -106,10 +105,15 @@ def test_a_client_that_says_too_much_is_told_to_wait(scene: Scene, gateway: Proc
     assert error["code"] == "rate"
     assert 0 < error["retry"] < 1
     assert limited(gateway, "rate") - before >= 20
-    time.sleep(1.0)
-    client.say(heartbeat=True)
-    while "error" in client.hear():
-        pass
+
+    def answered() -> bool:
+        client.say(heartbeat=True)
+        try:
+            return "error" not in client.hear(timeout=0.5)
+        except TimeoutError:
+            return False
+
+    eventually(answered, every=error["retry"])
     client.close()
 
 

@@ -14,7 +14,6 @@ from tidings.cluster import Cluster, connect
 from tidings.errors import InvalidOption, PipelineHeld, UnknownStream
 from tidings.testing import eventually, held
 from tidings_thialfi import rows as words
-from tidings_thialfi.gateway_registry import identity_of
 from tidings_thialfi.service import Service, ServiceExists, UnknownService, create, drop_state, read
 
 from .stages import answers, op, register
@@ -41,14 +40,6 @@ def test_a_service_is_made_once_and_read(cluster: Cluster, service: Service, tmp
         create(cluster, "t", ["none"], storage=tmp_path)
     with pytest.raises(InvalidOption, match="away_days"):
         create(cluster, "t", ["contacts"], storage=tmp_path, options={"away_days": -1})
-
-
-def test_a_gateway_that_came_first_has_given_the_service_its_identity(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.create_stream("contacts", shards=2)
-    identity = identity_of(cluster.coordination, "s")
-    with pytest.raises(UnknownService):
-        read(cluster, "s")
-    assert create(cluster, "s", ["contacts"], storage=tmp_path).identity == identity
 
 
 def test_a_service_tells_clients_in_a_pipeline_and_goes_on_after_its_state_was_dropped(

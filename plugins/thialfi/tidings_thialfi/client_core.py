@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tidings.errors import InvalidOption
+from tidings_thialfi.buckets import Bucket
 from tidings_thialfi.client_events import NEVER, Events
-from tidings_thialfi.client_pace import Backoff, Bucket
+from tidings_thialfi.client_pace import Backoff
 from tidings_thialfi.client_registrations import Changes, Registrations, Verdict
 from tidings_thialfi.client_resuming import Resuming
 from tidings_thialfi.client_state import Saved, restore, save

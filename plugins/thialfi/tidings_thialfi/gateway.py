@@ -21,24 +21,25 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from tidings.bearers import Bearers
 from tidings.cluster import Cluster
 from tidings.coordination import check_name
 from tidings.delivery import OPEN, Security
-from tidings.errors import InvalidOption, UnknownApplication, UnknownStream
+from tidings.errors import InvalidOption, UnknownApplication
 from tidings_thialfi.gateway_channels import DISPLACED, SHUTDOWN, SILENT
 from tidings_thialfi.gateway_desk import Desk
 from tidings_thialfi.gateway_hooks import GatewayHooks, Guard
 from tidings_thialfi.gateway_metrics import GatewayMetrics
 from tidings_thialfi.gateway_options import GatewayOptions
 from tidings_thialfi.gateway_presence import Presence
-from tidings_thialfi.gateway_publish import Bearers
 from tidings_thialfi.gateway_push import Intake, Pusher
-from tidings_thialfi.gateway_registry import Places, Registry, gateways_of, identity_of
+from tidings_thialfi.gateway_registry import Places, Registry, gateways_of
 from tidings_thialfi.gateway_routes import Routes
 from tidings_thialfi.gateway_sessions import Row, Session
 from tidings_thialfi.gateway_web import Web
 from tidings_thialfi.messages import FromService
 from tidings_thialfi.rows import notifications_of, operations_of
+from tidings_thialfi.service import read
 from tidings_thialfi.tokens import TokenKeys
 
 TICK = 0.5  # seconds between looks at what is due
@@ -85,21 +86,17 @@ class Gateway:
         trunk_tokens: Sequence[str] = (),
         serve_metrics: bool = True,
     ) -> None:
-        self.service = check_name("a service", service)
+        self.service = service
         self.id = check_name("a gateway", id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         self.place = place or GatewayPlace()
         self.options = options or GatewayOptions()
         self.metrics = GatewayMetrics()
         self.address = ""
         self._cluster = cluster
-        try:
-            self._notifications = cluster.stream(notifications_of(service))
-            operations = cluster.stream(operations_of(service))
-        except UnknownStream as error:
-            raise InvalidOption(f"there is no service {service!r}: {error}; see `tidings thialfi create`") from None
-        self._operations = operations.async_producer(linger=0.002)
+        self._identity = read(cluster, service).identity
+        self._notifications = cluster.stream(notifications_of(service))
+        self._operations = cluster.stream(operations_of(service)).async_producer(linger=0.002)
         self._publisher = cluster.stream(publish_to).async_producer() if publish_to else None
-        self._identity = identity_of(cluster.coordination, service)
         self._guard = Guard(hooks)
         self._presence = Presence(self._write, self.id)
         self._desk = Desk(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from tidings_thialfi.gateway_limits import Bucket
+from tidings_thialfi.buckets import Bucket
 from tidings_thialfi.messages import BadMessage, FromService, encode, split
 
 if TYPE_CHECKING:

@@ -64,7 +64,8 @@ class Desk:
         if self.closed:
             return
         now = self._clock()
-        if wait := channel.bucket.take(now):
+        if not channel.bucket.take(now):
+            wait = channel.bucket.ready(now) - now
             self._slow_down(channel, now, wait)
             return
         try:

@@ -1,37 +1,9 @@
-"""How much a client, an address or a browser may ask of a gateway."""
+"""Who may connect to a gateway, and how many."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-
-
-class Bucket:
-    """A rate: so many a second, and `burst` at once. The clock is passed in.
-
-    >>> bucket = Bucket(rate=1.0, burst=2, now=0.0)
-    >>> [bucket.take(0.0) for _ in range(3)]
-    [0.0, 0.0, 1.0]
-    >>> bucket.take(1.0)
-    0.0
-    """
-
-    __slots__ = ("_burst", "_left", "_rate", "_seen")
-
-    def __init__(self, *, rate: float, burst: int, now: float) -> None:
-        self._rate = rate
-        self._burst = burst
-        self._left = float(burst)
-        self._seen = now
-
-    def take(self, now: float) -> float:
-        """Take one: 0, or after how many seconds there will be one."""
-        self._left = min(self._burst, self._left + (now - self._seen) * self._rate)
-        self._seen = now
-        if self._left >= 1:
-            self._left -= 1
-            return 0.0
-        return (1 - self._left) / self._rate
 
 
 class Doors:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from tidings_thialfi.buckets import Bucket
 from tidings_thialfi.gateway_channels import SLOW, PollChannel
 from tidings_thialfi.gateway_desk import Desk
-from tidings_thialfi.gateway_limits import Bucket
 from tidings_thialfi.gateway_metrics import GatewayMetrics
 from tidings_thialfi.gateway_options import GatewayOptions
 from tidings_thialfi.message_fields import malformed

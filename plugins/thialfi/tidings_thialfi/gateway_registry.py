@@ -12,15 +12,18 @@ from __future__ import annotations
 import logging
 import os
 import threading
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+
+from kazoo.protocol.states import KazooState
 
 from tidings.coordination import Coordination
 from tidings.errors import InvalidOption, TidingsError
 from tidings.flows import Flow
+from tidings.membership import Membership
 from tidings.views import View
 from tidings_thialfi.rows import notifications_of
+from tidings_thialfi.service import PLACE
 
 LOOK = 1.0  # seconds after which a look is taken even if nothing was heard
 
@@ -30,18 +33,6 @@ logger = logging.getLogger(__name__)
 def gateways_of(service: str) -> str:
     """The application whose subscribers are a service's gateways."""
     return f"{service}.gateways"
-
-
-def identity_of(coordination: Coordination, service: str) -> str:
-    """The service's identity; a service that has none is given one."""
-    while True:
-        known = coordination.read("thialfi", service)
-        if known is not None and known.get("identity"):
-            return str(known["identity"])
-        value = {**(known or {}), "identity": uuid.uuid4().hex[:16]}
-        if known is None and coordination.create(value, "thialfi", service):
-            continue
-        coordination.replace(value, known, "thialfi", service)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +50,8 @@ class Registry:
     def __init__(
         self, coordination: Coordination, service: str, id: str, url: str, shards: int, placed: Callable[[Places], None]
     ) -> None:
-        self._coordination = coordination
-        self._place = ("thialfi", service, "gateways", id)
-        self._service = service
+        self._service = (PLACE, service)
+        self._gateways = (*self._service, "gateways")
         self._record = {"url": url, "pid": os.getpid()}
         self._flows = [Flow(gateways_of(service), notifications_of(service), shard) for shard in range(shards)]
         self._placed = placed
@@ -69,8 +59,11 @@ class Registry:
         self._closed = threading.Event()
         self._changed = threading.Event()
         self._view = View(coordination, self._changed.set)
-        if not coordination.claim(self._record, *self._place, patience=coordination.afterlife):
-            raise InvalidOption(f"service {service!r} has a gateway {id!r} already; give this one another id")
+        taken = InvalidOption(f"service {service!r} has a gateway {id!r} already; give this one another id")
+        self._membership = Membership(self._view, coordination, (*self._gateways, id), taken)
+        self._membership.join(self._record)
+        self._client = coordination.client
+        self._client.add_listener(self._on_state)
         self._thread = threading.Thread(target=self._watch, name="tidings-gateway-registry", daemon=True)
         self._thread.start()
 
@@ -79,10 +72,12 @@ class Registry:
         self._closed.set()
         self._changed.set()
         self._thread.join()
-        try:
-            self._coordination.delete(*self._place)
-        except TidingsError:
-            logger.debug("the registration goes with the session")
+        self._client.remove_listener(self._on_state)
+        self._membership.leave()
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._membership.lost()
 
     def _watch(self) -> None:
         trouble = ""
@@ -102,13 +97,11 @@ class Registry:
             self._changed.clear()
 
     def _look(self) -> Places:
-        if self._view.value(*self._place) is None:  # a session that was lost took it away
-            self._coordination.claim(self._record, *self._place, again=True)
-        place = self._place[:-1]
-        gateways = {name: self._view.value(*place, name) for name in self._view.children(*place)}
+        self._membership.keep(self._record)
+        gateways = {name: self._view.value(*self._gateways, name) for name in self._view.children(*self._gateways)}
         self._view.fill([(*flow.place, "subscriber") for flow in self._flows])
         holders = {flow.shard: self._view.value(*flow.place, "subscriber") for flow in self._flows}
-        service = self._view.value("thialfi", self._service)
+        service = self._view.value(*self._service)
         return Places(
             {shard: str(value["id"]) for shard, value in holders.items() if value is not None and "id" in value},
             {name: str(value["url"]) for name, value in gateways.items() if value is not None and "url" in value},

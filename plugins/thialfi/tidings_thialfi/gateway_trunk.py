@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 from aiohttp import WSMsgType, web
 
+from tidings_thialfi.buckets import Bucket
 from tidings_thialfi.gateway_channels import MALFORMED, Pipe, TagChannel
 from tidings_thialfi.gateway_desk import Desk
-from tidings_thialfi.gateway_limits import Bucket
 from tidings_thialfi.gateway_metrics import GatewayMetrics
 
 AT_ONCE = 4096  # messages of a trunk that are worked on at once; beyond them its frames are not read

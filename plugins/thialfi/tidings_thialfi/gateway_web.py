@@ -6,21 +6,22 @@ import asyncio
 import contextlib
 import json
 import logging
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from aiohttp import WSMsgType, web
 from prometheus_client.exposition import choose_encoder
 
+from tidings.bearers import Bearers
 from tidings.errors import InvalidUpdate, TidingsError
+from tidings_thialfi.buckets import Bucket
 from tidings_thialfi.gateway_channels import MALFORMED, Pipe, SocketChannel
 from tidings_thialfi.gateway_desk import Desk
-from tidings_thialfi.gateway_limits import Bucket, Doors
+from tidings_thialfi.gateway_limits import Doors
 from tidings_thialfi.gateway_metrics import GatewayMetrics
 from tidings_thialfi.gateway_options import GatewayOptions
 from tidings_thialfi.gateway_polls import Polls
-from tidings_thialfi.gateway_publish import MAX_BYTES, Bearers, updates_of
+from tidings_thialfi.gateway_publish import MAX_BYTES, updates_of
 from tidings_thialfi.gateway_relay import SUBPROTOCOL as RELAY
 from tidings_thialfi.gateway_routes import Routes
 from tidings_thialfi.gateway_trunk import Trunk
@@ -275,7 +276,7 @@ class Web:
         return socket
 
     def _bucket(self) -> Bucket:
-        return Bucket(rate=self._options.rate, burst=self._options.burst, now=time.monotonic())
+        return Bucket(self._options.rate, self._options.burst)
 
 
 _KINDS = {CLIENT: "websocket", TRUNK: "trunk", RELAY: "relay"}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,28 +108,24 @@ def create(
         except UnknownStream:
             place = None if log is None else log + stream.removeprefix(name)
             cluster.create_stream(stream, shards, place)
-    while True:
-        known = cluster.coordination.read(PLACE, name)
-        identity = str((known or {}).get("identity") or new_identity())
-        place = str(Path(storage).absolute())
-        service = Service(name, identity, tuple(streams), name, place, dict(options or {}))
-        if known == service.to_json():
-            return service
-        if known is not None and "streams" in known:
-            raise ServiceExists(f"service {name!r} is there already, with another definition")
-        # A gateway that was there first has made a place with an identity, and nothing else.
-        if known is None and cluster.coordination.create(service.to_json(), PLACE, name):
-            return service
-        if known is not None and cluster.coordination.replace(service.to_json(), known, PLACE, name):
-            return service
+    place = str(Path(storage).absolute())
+    service = Service(name, new_identity(), tuple(streams), name, place, dict(options or {}))
+    if cluster.coordination.create(service.to_json(), PLACE, name):
+        return service
+    known = read(cluster, name)
+    if replace(known, identity=service.identity) != service:
+        raise ServiceExists(f"service {name!r} is there already, with another definition")
+    return known
 
 
 def read(cluster: Cluster, name: str) -> Service:
     """The service of that name."""
     value = cluster.coordination.read(PLACE, check_name("a service", name))
-    if value is None or "streams" not in value:
+    if value is None:
         there = ", ".join(cluster.coordination.children(PLACE)) or "none"
-        raise UnknownService(f"there is no service {name!r} in {cluster.address} (services: {there})")
+        raise UnknownService(
+            f"there is no service {name!r} in {cluster.address} (services: {there}); see `tidings thialfi create`"
+        )
     return Service(
         name, value["identity"], tuple(value["streams"]), value["pipeline"], value["storage"], value.get("options", {})
     )
@@ -162,4 +158,4 @@ def drop_state(cluster: Cluster, name: str) -> Service:
         log.truncate(Positions(heads))
     finally:
         claim.release()
-    return Service(**{**asdict(service), "identity": identity})
+    return replace(service, identity=identity)
