@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 import tidings
@@ -30,23 +31,22 @@ from tidings_thialfi.answers import attributes_of
 
 SERVICE = "bench"
 STEP = 0.02  # seconds between two portions of updates
-WARM_UP = 8.0
+WARM_UP = 15.0  # seconds, in which Java compiles what it runs most
 
 
 def produce(address: str, objects: int, rate: int, seconds: float) -> None:
     """Change objects at random, so many a second; the payload says when."""
     rng = np.random.default_rng()
-    with tidings.connect(address) as cluster, cluster.stream("updates").producer(linger=0.005) as producer:
+    with tidings.connect(address) as cluster, cluster.stream("updates").producer(linger=0.04) as producer:
         started, made = time.perf_counter(), 0
         while time.perf_counter() < started + seconds:
             due = int((time.perf_counter() - started) * rate) - made
             if due > 0:
                 now = time.time_ns()
-                names = [f"object-{number}" for number in rng.integers(0, objects, due).tolist()]
                 columns = {
-                    "object": names,
-                    "version": [now // 1000] * due,
-                    "payload": [now.to_bytes(8, "little")] * due,
+                    "object": [f"object-{number}" for number in rng.integers(0, objects, due).tolist()],
+                    "version": np.full(due, now // 1000),
+                    "payload": pa.repeat(pa.scalar(now.to_bytes(8, "little"), pa.binary()), due),
                 }
                 producer.publish_many(as_published(columns, due))
                 made += due
@@ -67,7 +67,7 @@ class Arrivals(tidings.Handler):
             return
         sent = np.frombuffer(b"".join(rows["payload"].to_pylist()), np.int64)
         self.delays.append((time.time_ns() - sent) / 1e9)
-        names = pa.array([dict(one)["object"] for one in rows["attributes"].to_pylist()])
+        names = pc.map_lookup(rows["attributes"], "object", "first")
         columns = {
             "object": rows["object"],
             "version": rows["version"],
@@ -80,7 +80,7 @@ def receive(address: str, results: Any, begin: Event, stop: Event) -> None:
     """Stand where gateways do; report the delays of all that came after the beginning."""
     with (
         tidings.connect(address) as cluster,
-        cluster.stream(words.operations_of(SERVICE)).producer(linger=0.02) as operations,
+        cluster.stream(words.operations_of(SERVICE)).producer(linger=0.1) as operations,
     ):
         arrivals = Arrivals(operations)
         with cluster.subscribe("gateways", arrivals):

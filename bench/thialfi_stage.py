@@ -75,7 +75,7 @@ class World:
 
         object.__setattr__(self.stage, "step", timed)
         start = time.perf_counter()
-        rows = self.stage.apply(frame, state)
+        rows = self.stage.apply(self.stage.prepare(frame), state)
         applied = time.perf_counter()
         state.commit()
         end = time.perf_counter()

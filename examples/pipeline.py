@@ -14,8 +14,8 @@ class Greeting(Stage):
 
     text: str = "hello"
 
-    def apply(self, batch, state):
-        return batch.withColumn("payload", sf.concat(sf.lit(f"{self.text}, ").cast("binary"), "payload"))
+    def prepare(self, rows):
+        return rows.withColumn("payload", sf.concat(sf.lit(f"{self.text}, ").cast("binary"), "payload"))
 
 
 with tempfile.TemporaryDirectory() as folder, tidings.embedded(folder) as cluster:

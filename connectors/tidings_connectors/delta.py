@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidings.delta_commits import milliseconds
 from tidings.errors import InvalidOption, InvalidPosition, LogUnavailable
 from tidings.logs import Appended, Slice, Transaction, check_held
 from tidings.positions import Bounds, Position, Positions
@@ -39,7 +40,7 @@ from tidings_connectors.delta_segments import (
     read_segments,
     write_segment,
 )
-from tidings_connectors.delta_table import SegmentTable, milliseconds
+from tidings_connectors.delta_table import SegmentTable
 from tidings_connectors.delta_upkeep import Upkeep, plan_retention, plan_truncation
 
 if TYPE_CHECKING:

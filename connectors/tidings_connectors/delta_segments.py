@@ -29,6 +29,7 @@ Offsets = npt.NDArray[np.int64]
 
 SPAN = b"tidings.span"
 ROW_GROUP_ROWS = 65_536
+SMALL_ROWS = 10_000
 DICTIONARY = ["kind", "source", "attributes.key_value.key", "attributes.key_value.value"]
 
 
@@ -164,13 +165,21 @@ def read_segments(segments: Iterable[Path], after: Offsets, upto: Offsets) -> It
             path, memory_map=True, coerce_int96_timestamp_unit="us"
         )  # as Spark's OPTIMIZE writes them
         groups = [n for n in range(file.num_row_groups) if _may_hold(file.metadata.row_group(n), after, upto)]
-        for batch in file.iter_batches(row_groups=groups, batch_size=ROW_GROUP_ROWS):
+        for batch in _batches(file, groups):
             shards = batch["shard"].to_numpy()
             seqs = batch["seq"].to_numpy()
             wanted = (seqs > after[shards]) & (seqs <= upto[shards])
             if wanted.any():
                 rows = batch if wanted.all() else batch.filter(pa.array(wanted))
                 yield rows.replace_schema_metadata(None).cast(SCHEMA)
+
+
+def _batches(file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
+    """The rows of these row groups, one after the other."""
+    for group in groups:
+        # To wake threads takes longer than to read a few rows.
+        threads = file.metadata.row_group(group).num_rows > SMALL_ROWS
+        yield from file.read_row_group(group, use_threads=threads).to_batches()
 
 
 def _may_hold(group: Any, after: Offsets, upto: Offsets) -> bool:

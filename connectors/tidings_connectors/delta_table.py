@@ -1,16 +1,8 @@
-"""The Delta table under a log: versions, and commits that are durable before anybody sees them.
-
-delta-rs makes the table, reads its state at start, writes checkpoints and vacuums. Single commits are written here: a
-commit file is synced under another name and then linked to its own, which the file system does for one writer only.
-"""
+"""The Delta table under a log: its segments, version after version."""
 
 from __future__ import annotations
 
-import json
-import os
 import threading
-import time
-import uuid
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from tidings.delta_commits import Action, Commits, added, done, removed
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.updates import SCHEMA
 from tidings_connectors.delta_segments import Segment, Snapshot
@@ -32,7 +25,7 @@ class SegmentTable:
         self.folder = folder
         self.stream = stream
         self.shards = shards
-        self._commits = folder / "_delta_log"
+        self._commits = Commits(folder)
         self._lock = threading.Lock()
         self._snapshot = self._load()
 
@@ -63,9 +56,9 @@ class SegmentTable:
         """The newest state. Cheap when nothing has changed."""
         with self._lock:
             snapshot = self._snapshot
-            while (commit := self._read_commit(snapshot.version + 1)) is not None:
+            while (commit := self._commits.read(snapshot.version + 1)) is not None:
                 snapshot = self._apply(snapshot, commit)
-            if self._checkpointed() > snapshot.version:  # the commits that would bring us there were cleaned up
+            if self._commits.checkpointed() > snapshot.version:  # the commits that would bring us there were cleaned up
                 snapshot = self._load()
             self._snapshot = snapshot
             return snapshot
@@ -88,7 +81,7 @@ class SegmentTable:
 
     def drafts(self) -> list[Path]:
         """Commits and appends that were begun; those of a writer that died stay behind."""
-        return [*self._commits.glob(".*.tmp"), *self.staging.glob("*")]
+        return [*self._commits.drafts(), *self.staging.glob("*")]
 
     def commit(
         self,
@@ -100,15 +93,13 @@ class SegmentTable:
         data_change: bool = True,
     ) -> bool:
         """Make this the table's next version; False, and nothing changed, if another writer made that version."""
-        now = milliseconds()
-        add, remove = list(add), list(remove)
-        info = {"timestamp": now, "operation": "WRITE", "engineInfo": "tidings"}
-        actions: list[dict[str, Any]] = [{"commitInfo": info}]
-        if transaction:
-            actions.append({"txn": {"appId": transaction[0], "version": transaction[1], "lastUpdated": now}})
-        actions += [{"remove": _remove_action(segment, now, data_change)} for segment in remove]
-        actions += [{"add": _add_action(segment, data_change)} for segment in add]
-        if not self._put_commit(version, "\n".join(map(json.dumps, actions)).encode()):
+        add = list(add)
+        actions = [done(*transaction)] if transaction else []
+        actions += [removed(one.path.name, one.size, data_change=data_change) for one in remove]
+        actions += [
+            added(one.path.name, one.size, one.span.time, _statistics(one), data_change=data_change) for one in add
+        ]
+        if not self._commits.put(version, actions):
             return False
         with self._lock:
             if self._snapshot.version == version - 1:  # spares the next refresh from reading what is known here
@@ -117,40 +108,7 @@ class SegmentTable:
                 self._snapshot = replace(applied, live={**applied.live, **known})
         return True
 
-    def _put_commit(self, version: int, content: bytes) -> bool:
-        target = self._commit_path(version)
-        draft = self._commits / f".{uuid.uuid4()}.tmp"
-        try:
-            with open(draft, "xb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            _sync_folder(self.folder)  # the segments' names, before a commit speaks of them
-            os.link(draft, target)
-            _sync_folder(self._commits)
-        except FileExistsError:
-            return False
-        finally:
-            draft.unlink(missing_ok=True)
-        return True
-
-    def _commit_path(self, version: int) -> Path:
-        return self._commits / f"{version:020}.json"
-
-    def _read_commit(self, version: int) -> list[dict[str, Any]] | None:
-        try:
-            content = self._commit_path(version).read_bytes()
-        except FileNotFoundError:
-            return None
-        return [json.loads(line) for line in content.splitlines() if line.strip()]
-
-    def _checkpointed(self) -> int:
-        try:
-            return int(json.loads((self._commits / "_last_checkpoint").read_bytes())["version"])
-        except FileNotFoundError:
-            return -1
-
-    def _apply(self, snapshot: Snapshot, commit: list[dict[str, Any]]) -> Snapshot:
+    def _apply(self, snapshot: Snapshot, commit: list[Action]) -> Snapshot:
         live = dict(snapshot.live)
         transactions = dict(snapshot.transactions)
         for action in commit:
@@ -194,23 +152,7 @@ class SegmentTable:
             raise LogUnavailable(f"the log of stream {self.stream!r} in {self.folder} is unreadable: {error}") from None
 
 
-def milliseconds() -> int:
-    """The time now, as Delta writes it."""
-    return int(time.time() * 1000)
-
-
-def _add_action(segment: Segment, data_change: bool) -> dict[str, Any]:
-    return {
-        "path": segment.path.name,
-        "partitionValues": {},
-        "size": segment.size,
-        "modificationTime": segment.span.time,
-        "dataChange": data_change,
-        "stats": _statistics(segment),
-    }
-
-
-def _statistics(segment: Segment) -> str:
+def _statistics(segment: Segment) -> dict[str, Any]:
     """Row count, and the bounds by which Delta readers skip files."""
     metadata = pq.read_metadata(segment.path)
     columns = {"shard": 0, "seq": 1}
@@ -222,23 +164,4 @@ def _statistics(segment: Segment) -> str:
     if metadata.num_rows:
         statistics["minValues"] = {name: min(one.min for one in each) for name, each in found.items()}
         statistics["maxValues"] = {name: max(one.max for one in each) for name, each in found.items()}
-    return json.dumps(statistics)
-
-
-def _remove_action(segment: Segment, now: int, data_change: bool) -> dict[str, Any]:
-    return {
-        "path": segment.path.name,
-        "deletionTimestamp": now,
-        "dataChange": data_change,
-        "extendedFileMetadata": True,
-        "partitionValues": {},
-        "size": segment.size,
-    }
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    return statistics

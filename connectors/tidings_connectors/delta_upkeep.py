@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidings.delta_commits import milliseconds
 from tidings.updates import SCHEMA
 from tidings_connectors.delta_segments import Offsets, Segment, Span, read_segments, write_segment
-from tidings_connectors.delta_table import SegmentTable, milliseconds
+from tidings_connectors.delta_table import SegmentTable
 
 if TYPE_CHECKING:
     from tidings.streams import StreamDefinition

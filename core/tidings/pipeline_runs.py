@@ -20,7 +20,7 @@ from tidings.errors import PipelineFailed, TidingsError
 from tidings.logs import Transaction
 from tidings.pipeline_progress import Meter, Progress
 from tidings.pipelines import INTERVAL, Pipeline
-from tidings.stages.state import State
+from tidings.stages.state import Head, State
 from tidings.updates import STAMPED, checked, timed
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ class PipelineRun:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._batch_id = -1
+        self._heads: dict[str, Head] = {}
         self._meter = Meter(pipeline.inputs)
         writer = pipeline.read(spark).writeStream.queryName(self.name).foreachBatch(self._step)
         writer = writer.option("checkpointLocation", str(pipeline.checkpoint))
@@ -115,7 +116,7 @@ class PipelineRun:
         """Write what the stage makes of the batch; how many updates that were."""
         self._check_claim()
         app, written = self._app(), 0
-        state = State(self.pipeline.tables, app, batch_id)
+        state = State(self.pipeline.tables, app, batch_id, self._heads)
         made = self.pipeline.stage.apply(batch, state)
         if made is not None and self.pipeline.output is not None:
             rows = timed(checked(ordered(made)))

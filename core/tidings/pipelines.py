@@ -98,7 +98,7 @@ class Pipeline:
             run.wait()
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """The inputs as one streaming DataFrame, with a column `stream`."""
+        """The inputs as one streaming DataFrame, prepared by the stage."""
         from pyspark.sql import functions as sf
 
         frames = []
@@ -106,7 +106,7 @@ class Pipeline:
             reader = spark.readStream.format("tidings").option("definition", json.dumps(stream.definition.to_json()))
             rows = reader.option("maxRowsPerBatch", self.max_rows).load()
             frames.append(rows.withColumn("stream", sf.lit(stream.name)))
-        return functools.reduce(lambda one, other: one.union(other), frames)
+        return self.stage.prepare(functools.reduce(lambda one, other: one.union(other), frames))
 
     def check_inputs(self) -> None:
         """Raise `LogMismatch` if the checkpoint is that of other inputs.

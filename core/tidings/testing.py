@@ -134,7 +134,7 @@ def _placed(rows: Iterable[Mapping[str, Any]], shards: int = 4) -> pa.Table:
 def _output(stage: Stage, batch: DataFrame, state: State) -> pa.Table:
     from tidings.pipeline_runs import ordered
 
-    made = stage.apply(batch, state)
+    made = stage.apply(stage.prepare(batch), state)
     return from_rows([]) if made is None else checked(ordered(made))
 
 

@@ -87,7 +87,7 @@ class Service:
 
     def _applied(self, rows: pa.Table, state: State) -> pa.Table:
         if self.spark is not None:
-            return self.stage.apply(self.spark.createDataFrame(rows.combine_chunks()), state)
+            return self.stage.apply(self.stage.prepare(self.spark.createDataFrame(rows.combine_chunks())), state)
         index = self.stage.opened(state)
         index.advance(state.batch_id)
         return self.stage.step(_columns(rows), index, state)

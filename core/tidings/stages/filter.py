@@ -13,8 +13,6 @@ from tidings.stages import Stage
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tidings.stages.state import State
-
 
 def check_filter(text: str) -> str:
     """The text, if it is a filter; ValueError, as pydantic wants it, if it is not."""
@@ -33,6 +31,6 @@ class Filter(Stage):
 
     filter: FilterText
 
-    def apply(self, batch: DataFrame, state: State) -> DataFrame:
+    def prepare(self, rows: DataFrame) -> DataFrame:
         """The rows that pass."""
-        return batch.where(parse(self.filter).column())
+        return rows.where(parse(self.filter).column())

@@ -46,8 +46,8 @@ class Latest(Stage):
     max_inputs: ClassVar[int | None] = 1
     writes: ClassVar[bool] = False
 
-    def apply(self, batch: DataFrame, state: State) -> None:
-        """Merge the batch's newest row of each object into the table."""
+    def prepare(self, rows: DataFrame) -> DataFrame:
+        """The rows of the table, each with what ranks it among those of its object."""
         from pyspark.sql import functions as sf
 
         version, seq, index = sf.col("version"), sf.col("seq"), sf.col("index")
@@ -57,7 +57,7 @@ class Latest(Stage):
         rank = sf.when(version.isNull(), unknown).otherwise(known)
 
         deleted = parse(self.deletes).column()
-        rows = batch.where(sf.col("kind") != "tombstone").select(
+        return rows.where(sf.col("kind") != "tombstone").select(
             "object",
             "version",
             sf.when(~deleted, sf.col("payload")).alias("payload"),
@@ -67,6 +67,11 @@ class Latest(Stage):
             sf.pmod(sf.xxhash64("object"), sf.lit(self.buckets)).cast("int").alias("bucket"),
             rank.alias("rank"),
         )
-        newest = rows.groupBy("object").agg(sf.max_by(sf.struct(*TABLE.names), "rank").alias("row"))
+
+    def apply(self, batch: DataFrame, state: State) -> None:
+        """Merge the batch's newest row of each object into the table."""
+        from pyspark.sql import functions as sf
+
+        newest = batch.groupBy("object").agg(sf.max_by(sf.struct(*TABLE.names), "rank").alias("row"))
         table = state.table("latest", TABLE, partition_by=["bucket"], fixed={"buckets": self.buckets})
         table.merge(newest.select("row.*"), ["object", "bucket"], update_if=NEWER)

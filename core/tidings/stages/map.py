@@ -26,8 +26,6 @@ from tidings.updates import PUBLISHED, SCHEMA
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from tidings.stages.state import State
-
 ATTRIBUTE = "attributes."
 SETTABLE = tuple(name for name in PUBLISHED.names if name != "attributes")
 DROPPABLE = ("version", "source", "attributes", "payload", "time")
@@ -99,16 +97,16 @@ class Map(Stage):
     rename: Annotated[dict[str, str], AfterValidator(_check_renames)] = Field(default_factory=dict)
     set: dict[Target, Annotated[Any, BeforeValidator(_check_value)]] = Field(default_factory=dict)
 
-    def apply(self, batch: DataFrame, state: State) -> DataFrame:
+    def prepare(self, rows: DataFrame) -> DataFrame:
         """The rows, changed."""
         from pyspark.sql import functions as sf
 
         if self.where is not None:
-            batch = batch.where(parse(self.where).column())
-        changed = {name: sf.lit(None).cast(batch.schema[name].dataType) for name in self.drop if name in DROPPABLE}
+            rows = rows.where(parse(self.where).column())
+        changed = {name: sf.lit(None).cast(rows.schema[name].dataType) for name in self.drop if name in DROPPABLE}
         changed |= {name: _fitted(name, value) for name, value in self.set.items() if name in SETTABLE}
         changed["attributes"] = self._attributes(changed.get("attributes", sf.col("attributes")))
-        return batch.select(*(changed.get(name, sf.col(name)).alias(name) for name in batch.columns))
+        return rows.select(*(changed.get(name, sf.col(name)).alias(name) for name in rows.columns))
 
     def _attributes(self, kept: Column) -> Column:
         from pyspark.sql import functions as sf

@@ -14,8 +14,6 @@ from tidings.streams import MAX_SHARDS, StreamDefinition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from tidings.stages.state import State
-
 
 class Reshard(Stage):
     """Copies updates to a stream that has `shards` shards; the output's own number must be that.
@@ -37,8 +35,8 @@ class Reshard(Stage):
         if output is not None and output.shards != self.shards:
             raise InvalidOption(f"stream {output.name!r} has {output.shards} shards, not {self.shards}")
 
-    def apply(self, batch: DataFrame, state: State) -> DataFrame:
+    def prepare(self, rows: DataFrame) -> DataFrame:
         """The rows as they are; the output's log places them."""
         from pyspark.sql import functions as sf
 
-        return batch.where(sf.col("kind") != "tombstone")
+        return rows.where(sf.col("kind") != "tombstone")

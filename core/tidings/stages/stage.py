@@ -6,13 +6,12 @@ class, so that they are checked before anything runs.
     class Loud(Stage):
         suffix: str = "!"
 
-        def apply(self, batch, state):
-            return batch.withColumn("object", sf.concat("object", sf.lit(self.suffix)))
+        def prepare(self, rows):
+            return rows.withColumn("object", sf.concat("object", sf.lit(self.suffix)))
 """
 
 from __future__ import annotations
 
-import abc
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,10 +32,11 @@ if TYPE_CHECKING:
 GROUP = "tidings.stages"
 
 
-class Stage(BaseModel, abc.ABC):
-    """What a pipeline does with each batch of updates. The fields of a subclass are its options.
+class Stage(BaseModel):
+    """What a pipeline does with updates. The fields of a subclass are its options.
 
-    What must hold for the pipeline's guarantees:
+    What can be said of rows alone belongs into `prepare`, which is a part of the query and planned with it; what needs
+    a batch as a whole, or tables, belongs into `apply`. What must hold for the pipeline's guarantees:
 
     - `apply` writes nothing but through `state`. It may be called again for the same batch, with the same rows and
       with the state as it was before that batch; what it returned or wrote before is then not written again.
@@ -62,15 +62,21 @@ class Stage(BaseModel, abc.ABC):
         if not self.writes and output is not None:
             raise InvalidOption("the stage writes no stream: leave the output out")
 
-    @abc.abstractmethod
+    def prepare(self, rows: DataFrame) -> DataFrame:
+        """The rows as batches are to have them, chosen and changed one by one; as they are, if this is not said.
+
+        They have the canonical columns and `stream`, the name of the stream that a row comes from.
+        """
+        return rows
+
     def apply(self, batch: DataFrame, state: State) -> DataFrame | pa.Table | None:
         """The rows to write, of the canonical columns, `object` at least; None if there are none.
 
         Rows that are in the driver already may be returned as Arrow, which saves a Spark job.
 
-        The batch has the canonical columns and `stream`, the name of the stream that a row comes from. An object's
-        rows are in order within each stream.
+        An object's rows are in order within each stream. Unless this is said, the batch is written as it is.
         """
+        return batch
 
 
 def make(name: str, options: Mapping[str, Any]) -> Stage:

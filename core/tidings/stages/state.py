@@ -7,13 +7,17 @@ a batch was carried out before a driver died, the batch can be repeated, and giv
 
 from __future__ import annotations
 
+import os
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tidings.coordination import check_name
+from tidings.delta_commits import Action, Commits, added, done, milliseconds
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable
 
 if TYPE_CHECKING:
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
 
 ATTEMPTS = 20  # of a commit that other writers of the table come before
 UPKEEP = 16  # versions between two clean-ups
+UPKEEP_ADDED = 128  # the same, for versions that only add a file: who adds one need not read the others
+SHORT = 100  # characters of a text that may stand in a file's statistics
 KEPT_HOURS = 1  # readers that have just begun still find the files of the version that they read
 CONFIGURATION = {
     "delta.logRetentionDuration": f"interval {KEPT_HOURS} hours",
@@ -30,12 +36,13 @@ CONFIGURATION = {
 
 
 class State:
-    """The tables of one stage, for one batch."""
+    """The tables of one stage, for one batch. `heads` is what the batches of one run share: how far the tables are."""
 
-    def __init__(self, folder: Path, app: str, batch_id: int) -> None:
+    def __init__(self, folder: Path, app: str, batch_id: int, heads: dict[str, Head] | None = None) -> None:
         self.folder = folder
         self.app = app
         self.batch_id = batch_id
+        self._heads = {} if heads is None else heads
         self._tables: dict[str, Table] = {}
 
     def table(
@@ -48,13 +55,36 @@ class State:
         if name not in self._tables:
             place = self.folder / check_name("a table", name)
             remembered = {f"tidings.{key}": str(value) for key, value in fixed.items()}
-            self._tables[name] = Table(place, schema, tuple(partition_by), remembered, self.app, self.batch_id)
+            head = self._heads.setdefault(name, Head(place, self.app))
+            self._tables[name] = Table(place, schema, tuple(partition_by), remembered, self.batch_id, head)
         return self._tables[name]
 
     def commit(self) -> None:
         """Carry out what the stage wrote. Called by the pipeline, once the batch's output is durable."""
         for table in self._tables.values():
             table.commit()
+
+
+class Head:
+    """The newest version of a table, as far as it is known here, and the last batch of the application in it."""
+
+    def __init__(self, folder: Path, app: str) -> None:
+        self.app = app
+        self.commits = Commits(folder)
+        self._version = self._batch_id = -1
+
+    def newest(self, open_table: Callable[[], DeltaTable]) -> tuple[int, int]:
+        """The newest version and batch; the table is opened only if there is no other way to know."""
+        while self._version >= 0 and (commit := self.commits.read(self._version + 1)) is not None:
+            self._version += 1
+            for action in commit:
+                if (batch := action.get("txn")) and batch["appId"] == self.app:
+                    self._batch_id = batch["version"]
+        if self._version < self.commits.checkpointed() or self._version < 0:
+            table = open_table()
+            known = table.transaction_version(self.app)
+            self._version, self._batch_id = table.version(), -1 if known is None else known
+        return self._version, self._batch_id
 
 
 class Table:
@@ -66,15 +96,16 @@ class Table:
         schema: pa.Schema,
         partition_by: tuple[str, ...],
         fixed: Mapping[str, str],
-        app: str,
         batch_id: int,
+        head: Head,
     ) -> None:
         self.folder = folder
         self.schema = schema
         self._partition_by = partition_by
         self._fixed = fixed
-        self._app = app
+        self._app = head.app
         self._batch_id = batch_id
+        self._head = head
         self._pending: Callable[[], None] | None = None
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
@@ -94,7 +125,7 @@ class Table:
 
     def append(self, rows: DataFrame | pa.Table) -> None:
         """Add rows."""
-        self._plan(lambda: self._write(rows, "append"))
+        self._plan(lambda: self._write(rows, "append") if self._partition_by else self._add(rows))
 
     def replace(self, rows: DataFrame | pa.Table) -> None:
         """Put these rows in the place of all that are there."""
@@ -125,6 +156,21 @@ class Table:
         if len(found) or mode == "overwrite":
             self._commit(lambda table, properties: write_deltalake(table, found, mode=mode, **properties))
 
+    def _add(self, rows: DataFrame | pa.Table) -> None:
+        """Append a file, and what it takes is its own size, not the table's."""
+        found = self._rows(rows)
+        version, batch_id = self._head.newest(self._opened)
+        if not len(found) or batch_id >= self._batch_id:
+            return
+        if version and version % UPKEEP_ADDED == 0:
+            _maintain(self._opened())
+        file = _written(self.folder, found)
+        actions = [done(self._app, self._batch_id), file]
+        while not self._head.commits.put(version + 1, actions):
+            version, batch_id = self._head.newest(self._opened)
+            if batch_id >= self._batch_id:
+                return
+
     def _merge(self, rows: DataFrame | pa.Table, key: Sequence[str], update_if: str) -> None:
         found = self._rows(rows)
         if not len(found):
@@ -144,7 +190,7 @@ class Table:
         return found.select(self.schema.names).cast(self.schema)
 
     def _commit(self, write: Callable[[DeltaTable, dict[str, Any]], None]) -> None:
-        from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties, Transaction
+        from deltalake import CommitProperties, PostCommitHookProperties, Transaction
         from deltalake.exceptions import CommitFailedError
 
         properties = {
@@ -153,30 +199,33 @@ class Table:
             ),
             "post_commithook_properties": PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
         }
-        partitions = list(self._partition_by) or None
         for _ in range(ATTEMPTS):
-            table = DeltaTable.create(
-                self.folder,
-                self.schema,
-                "ignore",
-                partition_by=partitions,
-                configuration={**CONFIGURATION, **self._fixed},
-                raise_if_key_not_exists=False,
-            )
-            self._check_fixed(table)
+            table = self._opened()
             if self._done(table):
                 return
-            # Before the write and not after it: of what was, a repeated batch needs the version that is newest now.
             if table.version() and table.version() % UPKEEP == 0:
-                table.create_checkpoint()
-                table.cleanup_metadata()
-                table.vacuum(KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
+                _maintain(table)
             try:
                 write(table, properties)
             except CommitFailedError:
                 continue
             return
         raise LogUnavailable(f"other writers kept the table in {self.folder} busy: a pipeline's tables are its own")
+
+    def _opened(self) -> DeltaTable:
+        """The table; made, if it is not there yet."""
+        from deltalake import DeltaTable
+
+        table = DeltaTable.create(
+            self.folder,
+            self.schema,
+            "ignore",
+            partition_by=list(self._partition_by) or None,
+            configuration={**CONFIGURATION, **self._fixed},
+            raise_if_key_not_exists=False,
+        )
+        self._check_fixed(table)
+        return table
 
     def _before(self) -> DeltaTable | None:
         """The table as it was before this batch."""
@@ -202,6 +251,43 @@ class Table:
     def _done(self, table: DeltaTable) -> bool:
         known = table.transaction_version(self._app)
         return known is not None and known >= self._batch_id
+
+
+def _maintain(table: DeltaTable) -> None:
+    """Clean up. Before a write and not after it: of what was, a repeated batch needs the version that is newest now."""
+    table.create_checkpoint()
+    table.cleanup_metadata()
+    table.vacuum(KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
+
+
+def _written(folder: Path, rows: pa.Table) -> Action:
+    """A file with these rows, which is part of the table once a commit says so."""
+    path = folder / f"part-{uuid.uuid4()}.zstd.parquet"
+    collected: list[Any] = []
+    try:
+        with open(path, "xb") as file:
+            pq.write_table(rows, file, compression="zstd", compression_level=1, metadata_collector=collected)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    return added(path.name, path.stat().st_size, milliseconds(), _statistics(collected[0]))
+
+
+def _statistics(metadata: Any) -> dict[str, Any]:
+    """Row count, and the bounds of numbers and short texts, by which readers skip files."""
+    groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+    found: dict[str, Any] = {"numRecords": metadata.num_rows, "minValues": {}, "maxValues": {}, "nullCount": {}}
+    for at in range(metadata.num_columns):
+        each = [group.column(at).statistics for group in groups]
+        name = metadata.schema.column(at).path
+        if all(one is not None and one.has_min_max and isinstance(one.min, int | str) for one in each):
+            low, high = min(one.min for one in each), max(one.max for one in each)
+            if len(str(low)) < SHORT and len(str(high)) < SHORT:
+                found["minValues"][name], found["maxValues"][name] = low, high
+                found["nullCount"][name] = sum(one.null_count for one in each)
+    return found
 
 
 def _listed(values: pa.ChunkedArray) -> str:

@@ -75,12 +75,23 @@ class Thialfi(Stage):
         if output is not None and output.name != notifications:
             raise InvalidOption(f"what clients are told is written to {notifications!r}, not to {output.name!r}")
 
+    def prepare(self, rows: DataFrame) -> DataFrame:
+        """The rows as columns of numbers and texts, with the keys of objects.
+
+        As SQL, which nobody else has a word in: the expressions read better than the same as calls.
+        """
+        from pyspark.sql import functions as sf
+
+        rows = rows.withColumn("is_op", sf.col("stream") == sf.lit(words.operations_of(self.service)))
+        rows = rows.where("kind != 'tombstone' and (not is_op or try_cast(object as bigint) is not null)")
+        return rows.selectExpr(*COLUMNS)
+
     def apply(self, batch: DataFrame, state: State) -> pa.Table:
         """What clients are told of this batch."""
         index = self.opened(state)
         with ThreadPoolExecutor(1, thread_name_prefix="tidings-thialfi-runs") as aside:
             advancing = aside.submit(index.advance, state.batch_id)  # while Spark reads
-            rows = _columns(batch, words.operations_of(self.service)).toArrow()
+            rows = batch.toArrow()
             advancing.result()
         self._compactor.look(index, state.batch_id)
         return self.step(rows, index, state)
@@ -186,19 +197,6 @@ COLUMNS = (
     "if(is_op, null, payload) as payload",
     "coalesce(unix_micros(time), 0L) as time",
 )
-
-
-def _columns(batch: DataFrame, operations: str) -> DataFrame:
-    """The batch as columns of numbers and texts, with the keys of objects.
-
-    As SQL, which nobody else has a word in, since each function call on a column would be a message to Java, a hundred
-    in all.
-    """
-    from pyspark.sql import functions as sf
-
-    rows = batch.withColumn("is_op", sf.col("stream") == sf.lit(operations))
-    rows = rows.where("kind != 'tombstone' and (not is_op or try_cast(object as bigint) is not null)")
-    return rows.selectExpr(*COLUMNS)
 
 
 def _split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
