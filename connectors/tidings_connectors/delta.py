@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tidings.delta_commits import milliseconds
 from tidings.errors import InvalidOption, InvalidPosition, LogUnavailable
-from tidings.logs import Appended, Slice, Transaction, check_held
+from tidings.logs import Appended, Slice, TailReader, Transaction, check_held
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA, shards_of
 from tidings_connectors.delta_segments import (
@@ -81,6 +81,10 @@ class DeltaLog:
         with self._speaking():
             snapshot = self._table.refresh()
             return _positions(_reach(snapshot, self._held(snapshot, after), limit))
+
+    def reader(self) -> TailReader:
+        """A reader, for one who reads on and on."""
+        return TailReader(self)
 
     def tail(self, after: Positions, limit: int) -> pa.Table:
         with self._speaking():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -73,9 +73,11 @@ class Cluster:
         *,
         retention_seconds: int | None = None,
         retention_bytes: int | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> Stream:
-        """Make a stream, or return the one that is there if it has this very definition."""
-        definition = StreamDefinition(name, shards, log or self._default_log(name), retention_seconds, retention_bytes)
+        """Make a stream, or return the one that is there if it has this very definition. `options` are its log's."""
+        place = log or self._default_log(name)
+        definition = StreamDefinition(name, shards, place, retention_seconds, retention_bytes, dict(options or {}))
         made = self.coordination.create(definition.to_json(), "streams", name)
         known = definition if made else self.stream(name).definition
         if known != definition:

@@ -124,6 +124,7 @@ class StreamSpec(_Model):
     shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = DEFAULT_SHARDS
     log: Annotated[str, AfterValidator(_log)]
     retention: Annotated[Retention, BeforeValidator(_or_empty)] = Retention()
+    options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
 
 
 class ApplicationSpec(_Model):
@@ -181,7 +182,9 @@ class Spec(_Model):
         """The streams as a cluster defines them, with the paths of their logs made absolute."""
         folder = self.path.absolute().parent
         return [
-            StreamDefinition(name, one.shards, resolve_log(one.log, folder), one.retention.age, one.retention.size)
+            StreamDefinition(
+                name, one.shards, resolve_log(one.log, folder), one.retention.age, one.retention.size, one.options
+            )
             for name, one in self.streams.items()
         ]
 

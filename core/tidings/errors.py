@@ -6,6 +6,11 @@ value that was wrong and says what to do next; the command line prints it as it 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tidings.positions import Position
+
 
 class TidingsError(Exception):
     """The root of all errors that tidings raises on purpose."""
@@ -76,14 +81,18 @@ class LogMismatch(TidingsError):
 
 
 class PositionsLost(TidingsError):
-    """A reader asks for positions that the log does not hold any more, or does not hold yet.
+    """A reader asks for positions that the log does not hold any more.
 
-    `lost` says exactly what cannot be had: for each shard, the first and the last missing `seq`.
+    `lost` says exactly what cannot be had: for each shard, the first and the last missing position.
     """
 
-    def __init__(self, message: str, lost: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, message: str, lost: dict[int, tuple[Position, Position]]) -> None:
         super().__init__(message)
         self.lost = lost
+
+
+class LogRestored(PositionsLost):
+    """A reader stands after the end of the log, which was made anew, or restored from an older copy."""
 
 
 class ProducerClosed(TidingsError):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidings.errors import InvalidOption, PositionsLost
+from tidings.errors import InvalidOption, LogRestored, PositionsLost
 from tidings.plugins import load
 from tidings.positions import Bounds, Position, Positions
 
@@ -43,6 +43,30 @@ class Appended(NamedTuple):
         for shard in np.unique(self.shards).tolist():
             heads[shard] = Position(int(self.seqs[self.shards == shard].max()))
         return Positions(heads)
+
+
+class Read(NamedTuple):
+    """What a reader got: rows, and up to where it has read each shard. Up to there, there are no others."""
+
+    rows: pa.Table
+    upto: Positions
+
+
+class Reader(Protocol):
+    """Reads a log from the front to the back, for one caravan; used by one thread at a time.
+
+    To go on where the last read ended is cheap. To go back, or to ask for a shard that was not asked for before, may
+    mean to open the datastore's log anew.
+    """
+
+    def read(self, after: Positions, limit: int) -> Read:
+        """The next rows of the shards that `after` names, about `limit` at most. It may wait a little for some.
+
+        `PositionsLost` as for `Log.tail`. Rows of other shards are left out.
+        """
+
+    def close(self) -> None:
+        """Let go of what it holds."""
 
 
 class Slice(Protocol):
@@ -78,6 +102,9 @@ class Log(Protocol):
     def reach(self, after: Positions, limit: int | None) -> Positions:
         """Where a reader stands that stood at `after` and has read the next rows, at most `limit` of them."""
 
+    def reader(self) -> Reader:
+        """A reader, for one who reads on and on."""
+
     def tail(self, after: Positions, limit: int) -> pa.Table:
         """The next rows after these positions, at most `limit`; empty when there are none yet. Low latency."""
 
@@ -92,6 +119,21 @@ class Log(Protocol):
 
     def close(self) -> None:
         """Let go of what the reader holds."""
+
+
+@runtime_checkable
+class TailedLog(Log, Protocol):
+    """The change log of a datastore: read-only, and kept only as long as we need it.
+
+    A `seq` is the datastore's own number of a transaction, the same on every replica; the `index` counts its rows,
+    those of all shards. Between two seqs there may be any number of updates, or none.
+    """
+
+    def confirm(self, upto: Positions) -> None:
+        """Every flow has passed these positions: the datastore need not keep what is before them for our sake."""
+
+    def distance(self, after: Position, upto: Position) -> int:
+        """How far it is from the one to the other, in a unit of the log's own, say bytes or transactions."""
 
 
 @runtime_checkable
@@ -152,23 +194,52 @@ def open_log(stream: StreamDefinition) -> Log:
 def check_held(stream: str, bounds: dict[int, Bounds], after: Positions) -> None:
     """Raise unless a log with these bounds can serve a reader that stands at `after`."""
     gone = {
-        shard: (after[shard].seq + 1, held.floor.seq) for shard, held in bounds.items() if after[shard] < held.floor
+        shard: (Position(after[shard].seq + 1), held.floor)
+        for shard, held in bounds.items()
+        if after[shard] < held.floor
     }
     if gone:
         shard, (first, last) = next(iter(gone.items()))
         raise PositionsLost(
-            f"stream {stream!r} no longer holds {first} to {last} of shard {shard}"
+            f"stream {stream!r} no longer holds {first.seq} to {last.seq} of shard {shard}"
             f"{f' (and some of {len(gone) - 1} other shards)' if len(gone) > 1 else ''}: they were truncated",
             gone,
         )
-    ahead = {shard: (held.head.seq + 1, after[shard].seq) for shard, held in bounds.items() if after[shard] > held.head}
+    ahead = {
+        shard: (Position(held.head.seq + 1), after[shard]) for shard, held in bounds.items() if after[shard] > held.head
+    }
     if ahead:
         shard, (first, last) = next(iter(ahead.items()))
-        raise PositionsLost(
-            f"the reader stands at {last} in shard {shard} of stream {stream!r}, but the log ends at {first - 1}: "
-            "the stream was made anew, or restored from an older copy",
+        raise LogRestored(
+            f"the reader stands at {last.seq} in shard {shard} of stream {stream!r}, but the log ends at "
+            f"{first.seq - 1}: the stream was made anew, or restored from an older copy",
             ahead,
         )
+
+
+class TailReader:
+    """The reader of a log in which every place is found at once."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+
+    def read(self, after: Positions, limit: int) -> Read:
+        """The next rows, as `tail` has them."""
+        others = {shard: held.head for shard, held in self._log.bounds().items() if shard not in after}
+        rows = self._log.tail(Positions({**others, **after}), limit)
+        return Read(rows, Positions({**after, **ends(rows)}))
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
+
+
+def ends(rows: pa.Table) -> dict[int, Position]:
+    """The last position of each shard, in rows whose shards are each in order."""
+    shards, seqs, indexes = (rows[name].to_numpy() for name in ("shard", "seq", "index"))
+    found, last = np.unique(shards[::-1], return_index=True)
+    at = len(shards) - 1 - last
+    positions = zip(found.tolist(), seqs[at].tolist(), indexes[at].tolist(), strict=True)
+    return {shard: Position(seq, index) for shard, seq, index in positions}
 
 
 def positions_at(log: Log, shard: int, time: dt.datetime) -> Position:

@@ -35,6 +35,9 @@ class Position:
         """Where a reader stands whose next update is the one at this position."""
         return Position(self.seq, self.index - 1)
 
+    def __str__(self) -> str:
+        return f"{self.seq}.{self.index}" if self.index else str(self.seq)
+
     def to_json(self) -> int | list[int]:
         """The number alone when the index is 0, as it is in our own logs."""
         return [self.seq, self.index] if self.index else self.seq

@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 
 from tidings.applications import Application
 from tidings.delivery import Connection
-from tidings.errors import DeliveryFailed, PositionsLost, TidingsError
+from tidings.errors import DeliveryFailed, LogRestored, PositionsLost, TidingsError
 from tidings.flows import Flow
-from tidings.logs import Log
+from tidings.logs import Log, TailedLog
 from tidings.positions import Bounds, Position, Positions
 from tidings.sending import Sending, State
 from tidings.streams import StreamDefinition
@@ -200,14 +200,15 @@ class Pump:
                 stands[one.flow.shard] = min(stands.get(one.flow.shard, one.sent), one.sent)
         try:
             rows = self._log.tail(self._only(stands), self._step_rows)
+        except LogRestored as error:
+            for one in group:
+                if one.flow.shard in error.lost:
+                    self._park(one, "it stands after the end of the log, which was made anew or restored")
+            return True
         except PositionsLost as error:
             for one in group:
                 if one.flow.shard in error.lost:
-                    first, last = error.lost[one.flow.shard]
-                    if first <= stands[one.flow.shard].seq:
-                        self._park(one, "it stands after the end of the log, which was made anew or restored")
-                    else:
-                        self._tell_loss(one, last)
+                    self._tell_loss(one, error.lost[one.flow.shard][1])
             return True
         if len(rows) == 0:
             return False
@@ -244,15 +245,16 @@ class Pump:
                     one.sent = max(sent, upto[one.flow.shard])
         return True
 
-    def _tell_loss(self, one: Sending, last: int) -> None:
+    def _tell_loss(self, one: Sending, last: Position) -> None:
         """Tell the subscriber that the log does not hold what comes after the flow's stand, up to `last`."""
         with self.lock:
-            first = one.sent.seq + 1
-            if one.state is not State.OPEN or one.connection is None or last < first:
+            if one.state is not State.OPEN or one.connection is None or last <= one.sent:
                 return
-            logger.warning("flow %s: %d to %d are lost", one.flow, first, last)
-            one.connection.send(one.message("loss", first=[first, 0], last=[last, 0]))
-            one.sent = Position(last)
+            dense = not isinstance(self._log, TailedLog)
+            first = Position(one.sent.seq + 1) if dense else Position(one.sent.seq, one.sent.index + 1)
+            logger.warning("flow %s: %s to %s are lost", one.flow, first, last)
+            one.connection.send(one.message("loss", first=[first.seq, first.index], last=[last.seq, last.index]))
+            one.sent = last
 
     def _park(self, one: Sending, reason: str) -> None:
         """Leave a flow alone that cannot go on: its datamarker goes back by an operator's word only."""

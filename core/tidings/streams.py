@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from tidings.coordination import check_name
@@ -31,6 +32,8 @@ class StreamDefinition:
     log: str
     retention_seconds: int | None = None
     retention_bytes: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What the log is told; it says what it takes."""
 
     def __post_init__(self) -> None:
         check_name("a stream", self.name)
@@ -48,8 +51,8 @@ class StreamDefinition:
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> StreamDefinition:
         """The definition that `to_json` wrote; keys of a later version are left alone."""
-        known: dict[str, Any] = {field.name: value.get(field.name) for field in fields(cls)}
-        return cls(**known)
+        known = {one.name for one in fields(cls)}
+        return cls(**{key: known_value for key, known_value in value.items() if key in known})
 
 
 class Stream:

@@ -139,7 +139,7 @@ def test_a_position_before_the_floor_is_reported_as_lost_with_exact_seqs(log: De
     log.append(make_updates(100))
     log.truncate(Positions({shard: Position(head.seq + 1) for shard, head in heads.items()}))
     after = Positions({shard: Position(head.seq - 3) for shard, head in heads.items()})
-    expected = {shard: (head.seq - 2, head.seq) for shard, head in heads.items()}
+    expected = {shard: (Position(head.seq - 2), head) for shard, head in heads.items()}
     for read in (lambda: log.tail(after, 10), lambda: log.reach(after, 10), lambda: log.slices(after, after)):
         with pytest.raises(PositionsLost, match="no longer holds") as caught:
             read()
@@ -152,7 +152,7 @@ def test_a_position_beyond_the_head_is_reported_too(log: DeltaLog) -> None:
     head = log.bounds()[2].head.seq
     with pytest.raises(PositionsLost, match="made anew, or restored") as caught:
         log.tail(Positions({2: Position(head + 5)}), 10)
-    assert caught.value.lost == {2: (head + 1, head + 5)}
+    assert caught.value.lost == {2: (Position(head + 1), Position(head + 5))}
 
 
 def test_a_shard_that_the_stream_does_not_have_is_refused(log: DeltaLog) -> None:

@@ -74,8 +74,9 @@ def create_command(
 
     place = resolve_log(log, Path.cwd())
     with connected(zookeeper, timeout) as cluster:
-        limits = {"retention_seconds": retention_age, "retention_bytes": retention_size}
-        stream = cluster.create_stream(name, shards, place, **limits)
+        stream = cluster.create_stream(
+            name, shards, place, retention_seconds=retention_age, retention_bytes=retention_size
+        )
     if json:
         print_json(stream.definition.to_json())
     else:
