@@ -111,6 +111,7 @@ class Cluster:
         stream = self.stream(name)
         log = stream.log if purge else None
         self.coordination.delete("streams", name)
+        self.coordination.delete("caravans", name)
         if isinstance(log, WritableLog):
             log.destroy()
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -115,6 +115,15 @@ def status(
             stands[flow.stream].add((flow.shard, record.datamarker.position))
     logs = {name: _Reading(cluster, name, those) for name, those in stands.items()}
     return [_status(flow, records[flow], live[flow.application], logs[flow.stream]) for flow in flows]
+
+
+def datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:
+    """The datamarkers of the flows that have one, asked for all at once."""
+    with tree.speaking():
+        asked = {flow: tree.client.get_async(tree.path(*flow.place, "datamarker")) for flow in flows}
+        found = {flow: one for flow, pending in asked.items() if (one := tree.found(pending)) is not None}
+    values = {flow: decode(tree.path(*flow.place, "datamarker"), raw) for flow, (raw, _) in found.items()}
+    return {flow: Datamarker.from_json(value) for flow, value in values.items() if value}
 
 
 class _Record(NamedTuple):

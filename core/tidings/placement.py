@@ -265,6 +265,8 @@ class Placement:
                     message["turn"],
                 ):
                     self._hear(sending, message)
+                    if sending.state is State.OPEN and sending.caravan is None and pump is not None:
+                        pump.wake()
         if message["t"] != "done":
             self._on_change()
 
@@ -293,7 +295,7 @@ class Placement:
             case "parked":
                 sending.reason = str(message.get("reason", ""))[:500]
                 sending.enter(State.PARKED)
-                sending.attached = False
+                sending.caravan = None
                 logger.warning("flow %s is parked: %s", sending.flow, sending.reason)
             case "closed" if sending.state is State.CLOSED_OFF:
                 sending.reset()

@@ -5,6 +5,7 @@
 | `tidings.logs` | a log, by the scheme of its address |
 | `tidings.stages` | a stage of a pipeline, by its name in `tidings.yml` |
 | `tidings.balancers` | a way to share an application's flows among its subscribers, by its name |
+| `tidings.allocation` | a policy that says which flows share a reader of the log |
 | `tidings.commands` | a function that adds commands to the command line; it is given the `typer.Typer` |
 
 "Not installed" and "installed, but it does not import" are different errors, because the cure is different.
@@ -23,6 +24,7 @@ GROUPS = {
     "tidings.logs": "log",
     "tidings.stages": "stage",
     "tidings.balancers": "balancer",
+    "tidings.allocation": "allocation policy",
     "tidings.commands": "command",
 }
 

@@ -29,6 +29,7 @@ from tidings.flows import Flow
 from tidings.leases import Lease
 from tidings.logs import Log, open_log, positions_at
 from tidings.membership import Membership
+from tidings.oversight import Oversight
 from tidings.ownership import Member, Ownership, Taken, Wanted, plan_ownership
 from tidings.placement import Placement
 from tidings.positions import Bounds, Position, Positions
@@ -106,6 +107,13 @@ class Publisher:
             patience=patience,
             token_interval=token_interval,
         )
+        self._oversight = Oversight(
+            coordination,
+            self.name,
+            self._pumps,
+            lambda: [flow for flows in self._plan.values() for flow in flows],
+            self.may_send,
+        )
         coordination.client.add_listener(self._on_state)
         self._thread = threading.Thread(target=self._control, name="tidings-control", daemon=True)
         self._thread.start()
@@ -132,6 +140,7 @@ class Publisher:
         self._changed.set()
         self._thread.join()
         self._coordination.client.remove_listener(self._on_state)
+        self._oversight.close()
         for pump in self._pumps.values():
             pump.close()
         self._placement.close()

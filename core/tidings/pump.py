@@ -1,97 +1,65 @@
-"""The pump: reads one stream's log once for all its flows, filters, and sends.
+"""The pump: reads one stream's log for all its flows that this publisher owns, filters, and sends.
 
-The *head reader* serves the flows that keep up: one read, each application's filter once, rows to the subscribers that
-hold the flows. A flow whose window is full is detached, so that nobody waits for it; the *catch-up reader* serves it
-from the log on its own until it is near the head again.
+Each caravan reads in a thread of its own: one read, each application's filter once, rows to the subscribers that hold
+the flows. A flow whose window is full leaves its caravan, so that nobody waits for it. Every now and then flows are
+allocated anew: those that have room again get on a caravan, caravans that are near each other become one, and one whose
+flows are far apart becomes several.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from tidings.applications import Application
+from tidings.caravans import AllocationPolicy, Caravan, Limits, Rider, assign
 from tidings.delivery import Connection
-from tidings.errors import DeliveryFailed, LogRestored, PositionsLost, TidingsError
+from tidings.errors import DeliveryFailed, LogRestored, PluginBroken, PositionsLost, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log, TailedLog
-from tidings.positions import Bounds, Position, Positions
+from tidings.plugins import load
+from tidings.positions import Position, Positions
 from tidings.sending import Sending, State
+from tidings.steps import Rows, Step, fresh, messages
 from tidings.streams import StreamDefinition
 
 STEP_ROWS = 50_000
 BULK_ROWS = 1_000_000  # a backlog that is worth a Spark job
 BULK_LIMIT = 5_000_000  # rows in one
-MESSAGE_BYTES = 4 * 2**20
-LARGE_BATCH = 4096  # rows; smaller ones are gathered before they are sent
 IDLE_WAIT = 0.005
+ALLOCATE = 0.25  # seconds between two allocations, if nothing happens
+AT_MOST = 0.01  # the same, whatever happens
+POLICY = "gaps"
 
 logger = logging.getLogger(__name__)
-Rows = npt.NDArray[np.int64]
 Bulk = Callable[[Log, Positions, Positions, "list[Sending]"], None]
 """Sends what lies between two positions to flows, and returns when it is processed."""
 
 
-@dataclass(frozen=True)
-class Step:
-    """Rows of one read, or a part of them, in the order of their shards."""
+@dataclass(frozen=True, slots=True)
+class CaravanStatus:
+    """What operators see of a caravan: how far it is from the head, its flows, and what it has read."""
 
-    rows: pa.Table
-    shards: npt.NDArray[np.int32]
-    seqs: npt.NDArray[np.int64]
-    indexes: npt.NDArray[np.int32]
-    row_bytes: float
+    number: int
+    behind: int
+    flows: int
+    rate: float
+    rows_read: int
+    bytes_read: int
 
-    @classmethod
-    def split(cls, rows: pa.Table) -> Iterator[Step]:
-        """The rows of one read. A log that keeps its rows in the order of their shards has them sent without a copy."""
-        batches = rows.to_batches()
-        if len(rows) < LARGE_BATCH * len(batches):
-            yield cls.of(rows)
-        else:
-            yield from (cls.of(pa.Table.from_batches([batch])) for batch in batches)
-
-    @classmethod
-    def of(cls, rows: pa.Table) -> Step:
-        """The rows, brought into order."""
-        shards = rows["shard"].to_numpy()
-        if np.any(np.diff(shards) < 0):
-            order = np.argsort(shards, kind="stable")
-            rows, shards = rows.combine_chunks().take(order), shards[order]
-        row_bytes = rows.nbytes / max(1, len(rows))
-        return cls(rows.combine_chunks(), shards, rows["seq"].to_numpy(), rows["index"].to_numpy(), row_bytes)
-
-    def after(self, shard: int, position: Position) -> tuple[int, int]:
-        """Where the rows of a shard after a position begin and end."""
-        first, end = np.searchsorted(self.shards, [shard, shard + 1])
-        seqs = self.seqs[first:end]
-        start = first + int(np.searchsorted(seqs, position.seq, "left"))
-        while start < end and self.position(start) <= position:
-            start += 1
-        return int(start), int(end)
-
-    def position(self, row: int) -> Position:
-        """The position of a row."""
-        return Position(int(self.seqs[row]), int(self.indexes[row]))
-
-    def ends(self) -> dict[int, Position]:
-        """The last position of each shard."""
-        last = np.flatnonzero(np.diff(self.shards, append=-1))
-        return {int(self.shards[row]): self.position(int(row)) for row in last}
+    def to_json(self) -> dict[str, float]:
+        """As it is kept in ZooKeeper."""
+        return asdict(self)
 
 
 class Pump:
-    """The flows of one stream that this publisher owns, and the two readers that serve them."""
+    """The flows of one stream that this publisher owns, and the caravans that they ride on."""
 
     def __init__(
         self,
@@ -108,22 +76,23 @@ class Pump:
         self.stream = stream
         self.lock = threading.RLock()
         self.flows: dict[Flow, Sending] = {}
+        self.limits = Limits()
+        self.bytes_read = self.bytes_sent = 0
         self._log = log
+        self._tailed = isinstance(log, TailedLog)
+        self._policy: AllocationPolicy = load("tidings.allocation", POLICY)
         self._may_send = may_send
         self._on_parked = on_parked
         self._window = window_bytes
         self._step_rows = step_rows
-        self._bulk = bulk
+        self._bulk = bulk if not self._tailed else None
         self._bulk_rows = bulk_rows
-        self._nothing_new: Mapping[int, Bounds] | None = None
-        """The bounds of the log at which the head reader found nothing; looked up again when a flow joins it."""
+        self._caravans: dict[Caravan, threading.Thread] = {}
+        self._count = 0
+        self._allocate_now = threading.Event()
         self._stopped = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(work,), name=f"tidings-{name}", daemon=True)
-            for name, work in (("head", self.head_step), ("catch-up", self.catch_up_step))
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._thread = threading.Thread(target=self._allocating, name="tidings-caravans", daemon=True)
+        self._thread.start()
 
     @property
     def log(self) -> Log:
@@ -131,104 +100,231 @@ class Pump:
         return self._log
 
     def close(self) -> None:
-        """Stop both readers."""
+        """Stop all caravans."""
         self._stopped.set()
-        for thread in self._threads:
+        self._allocate_now.set()
+        self._thread.join()
+        for thread in self._caravans.values():
             thread.join()
         self._log.close()
 
-    def _run(self, work: Callable[[], bool]) -> None:
+    def control(self, policy: str, limits: Limits) -> None:
+        """Go by this policy and these limits from now on."""
+        self._policy = load("tidings.allocation", policy)
+        self.limits = limits
+        self._allocate_now.set()
+
+    def wake(self) -> None:
+        """A flow wants to ride: it was opened, or has room again."""
+        self._allocate_now.set()
+
+    def reallocate(self) -> None:
+        """Leave all caravans, and begin again with new ones."""
+        with self.lock:
+            for one in self.flows.values():
+                one.caravan = None
+        self._allocate_now.set()
+
+    def caravans(self) -> list[CaravanStatus]:
+        """The caravans, the lead first."""
+        heads = {shard: held.head for shard, held in self._log.bounds().items()}
+        with self.lock:
+            found = [
+                CaravanStatus(
+                    caravan.number,
+                    max(self._behind(one, heads) for one in riding),
+                    len(riding),
+                    caravan.meter.rate,
+                    caravan.meter.rows,
+                    caravan.meter.bytes,
+                )
+                for caravan in self._caravans
+                if (riding := [one for one in self.flows.values() if one.caravan is caravan])
+            ]
+        return sorted(found, key=lambda status: status.behind)
+
+    # Who rides where
+
+    def _allocating(self) -> None:
         while not self._stopped.is_set():
             try:
-                busy = self._may_send() and work()
+                self.allocate()
             except TidingsError as error:
                 logger.warning("%s", error)
-                busy = False
-                self._stopped.wait(1.0)
-            except Exception:
-                logger.exception("a reader failed, and tries again")
-                busy = False
-                self._stopped.wait(1.0)
-            if not busy:
-                self._stopped.wait(IDLE_WAIT)
+            except Exception:  # a policy may be anybody's
+                logger.exception("flows of stream %r cannot be allocated to caravans", self.stream.name)
+            self._stopped.wait(AT_MOST)
+            self._allocate_now.wait(ALLOCATE)
+            self._allocate_now.clear()
 
-    def head_step(self) -> bool:
-        """Read what is new and send it to the flows that keep up; False if there was nothing."""
-        bounds = self._log.bounds()
-        if bounds is self._nothing_new:
-            return False
-        self._nothing_new = bounds
+    def allocate(self) -> None:
+        """Let flows ride as the policy says."""
+        if not any(one.state is State.OPEN for one in list(self.flows.values())):
+            self._retire([])
+            return
+        heads = {shard: held.head for shard, held in self._log.bounds().items()}
         with self.lock:
-            riding = [one for one in self.flows.values() if one.state is State.OPEN and one.attached]
-        busy = bool(riding) and self._read_and_send(riding)
-        if busy:
-            self._nothing_new = None
-        return busy
-
-    def catch_up_step(self) -> bool:
-        """Bring detached flows that have room a little further; False if there was nothing to do.
-
-        Flows that are about as far behind share a read; the one that was served least lately says how far that is.
-        """
-        with self.lock:
-            behind = [
+            waiting = [one for one in self.flows.values() if self._waits(one)]
+            riding = [
                 one
                 for one in self.flows.values()
-                if one.state is State.OPEN and not one.attached and one.bytes_in_flight <= self._window // 2
+                if one.state is State.OPEN and one.caravan is not None and not one.caravan.bulk
             ]
-        if not behind:
-            return False
-        heads = {shard: bounds.head.seq for shard, bounds in self._log.bounds().items()}
-        eldest = min(behind, key=lambda one: one.served)
-        distance = heads[eldest.flow.shard] - eldest.sent.seq
-        group = [one for one in behind if abs(heads[one.flow.shard] - one.sent.seq - distance) <= self._step_rows]
-        for one in group:
-            one.served = time.monotonic()
-        large = self._bulk is not None and sum(heads[one.flow.shard] - one.sent.seq for one in group) >= self._bulk_rows
-        busy = self._send_in_bulk(group) if large else self._read_and_send(group)
+            riders = {Rider(one.flow, self._behind(one, heads)): one for one in (*riding, *waiting)}
+            groups = [[riders[rider] for rider in group] for group in self._grouped(list(riders))]
+            kept = [caravan for caravan in self._caravans if caravan.bulk]
+            for caravan, group in assign(groups, [one for one in self._caravans if not one.bulk]):
+                chosen = caravan or self._new()
+                kept.append(chosen)
+                for one in group:
+                    if one.caravan is not chosen:
+                        one.caravan = chosen
+                        chosen.idle_at = None
+        self._retire(kept)
+
+    def _grouped(self, riders: list[Rider]) -> Sequence[Sequence[Rider]]:
+        """What the policy says, if it makes sense."""
+        groups = self._policy(riders, self.limits)
+        if Counter(rider for group in groups for rider in group) != Counter(riders):
+            raise PluginBroken("an allocation policy must put each flow into one group")
+        if len(groups) > self.limits.caravans:
+            raise PluginBroken(f"an allocation policy made {len(groups)} caravans; {self.limits.caravans} are allowed")
+        return groups
+
+    def _waits(self, one: Sending) -> bool:
+        """Whether a flow wants to be read for, and nobody does."""
+        return one.state is State.OPEN and one.caravan is None and one.bytes_in_flight <= self._window // 2
+
+    def _behind(self, one: Sending, heads: Mapping[int, Position]) -> int:
+        """About how many updates lie before a flow."""
+        head = heads[one.flow.shard]
+        if isinstance(self._log, TailedLog):
+            return self._log.distance(one.sent, head) if one.sent < head else 0
+        return max(0, head.seq - one.sent.seq)
+
+    def _new(self) -> Caravan:
+        self._count += 1
+        caravan = Caravan(self._count, self._log.reader(), ordered=self._tailed)
+        thread = threading.Thread(target=self._run, args=(caravan,), name=f"tidings-caravan-{self._count}", daemon=True)
+        self._caravans[caravan] = thread
+        thread.start()
+        return caravan
+
+    def _retire(self, kept: Iterable[Caravan]) -> None:
+        """Let the caravans go that nobody rides on any more."""
         with self.lock:
-            for one in group:
-                near = heads[one.flow.shard] - one.sent.seq <= self._step_rows // 4
-                one.attached = one.state is State.OPEN and near and one.bytes_in_flight < self._window
-            self._nothing_new = None
+            for caravan in self._caravans.keys() - set(kept):
+                caravan.closed = True
+                del self._caravans[caravan]
+
+    # Reading and sending
+
+    def _run(self, caravan: Caravan) -> None:
+        try:
+            while not self._stopped.is_set() and not caravan.closed:
+                try:
+                    busy = self._may_send() and time.monotonic() >= caravan.ready and self.step(caravan)
+                except TidingsError as error:
+                    logger.warning("%s", error)
+                    busy = False
+                    self._stopped.wait(1.0)
+                except Exception:
+                    logger.exception("a caravan failed, and tries again")
+                    busy = False
+                    self._stopped.wait(1.0)
+                if not busy:
+                    self._stopped.wait(IDLE_WAIT)
+        finally:
+            caravan.reader.close()
+
+    def step(self, caravan: Caravan) -> bool:
+        """Read what comes next and send it to the flows of the caravan; False if there was nothing."""
+        bounds = self._log.bounds()
+        if bounds is caravan.idle_at:
+            return False
+        caravan.idle_at = None if self._tailed else bounds
+        with self.lock:
+            riding = [one for one in self.flows.values() if one.caravan is caravan and one.state is State.OPEN]
+            for one in riding:
+                if caravan.passed(one):  # it went back to its datamarker, or was left out of a read
+                    one.caravan = None
+            riding = [one for one in riding if one.caravan is caravan]
+        if not riding:
+            return False
+        large = (
+            self._bulk is not None
+            and sum(bounds[one.flow.shard].head.seq - one.sent.seq for one in riding) >= self._bulk_rows
+        )
+        busy = self._send_in_bulk(caravan, riding) if large else self._read_and_send(caravan, riding)
+        if busy:
+            caravan.idle_at = None
         return busy
 
-    def _read_and_send(self, group: list[Sending]) -> bool:
-        stands: dict[int, Position] = {}
-        with self.lock:
-            for one in group:
-                stands[one.flow.shard] = min(stands.get(one.flow.shard, one.sent), one.sent)
+    def _read_and_send(self, caravan: Caravan, riding: list[Sending]) -> bool:
+        stands = self._stands(riding)
         try:
-            rows = self._log.tail(self._only(stands), self._step_rows)
+            rows, upto = caravan.reader.read(Positions(stands), self._step_rows)
         except LogRestored as error:
-            for one in group:
+            for one in riding:
                 if one.flow.shard in error.lost:
                     self._park(one, "it stands after the end of the log, which was made anew or restored")
             return True
         except PositionsLost as error:
-            for one in group:
+            for one in riding:
                 if one.flow.shard in error.lost:
                     self._tell_loss(one, error.lost[one.flow.shard][1])
             return True
-        if len(rows) == 0:
-            return False
-        for step in Step.split(rows):
-            self._send(step, group, stands)
-            stands |= step.ends()  # a flow that was left out of this step must not get the next one
-        return True
-
-    def _send_in_bulk(self, group: list[Sending]) -> bool:
-        """Let Spark's executors send; what they do not manage is sent again from the datamarkers."""
-        assert self._bulk is not None
+        self._count_read(caravan, len(rows), rows.nbytes)
+        served = {one: (one.turn, stands[one.flow.shard]) for one in riding}
+        for step in Step.split(rows) if len(rows) else ():
+            self._send(step, caravan, served)
         with self.lock:
-            group = [one for one in group if not one.in_flight and one.application.mode == "reliable"]
+            for one, (turn, sent) in served.items():
+                if one.caravan is caravan and one.state is State.OPEN and one.turn == turn and one.sent >= sent:
+                    one.sent = max(one.sent, upto[one.flow.shard])
+            caravan.at |= upto
+        return len(rows) > 0
+
+    def _stands(self, riding: Iterable[Sending]) -> dict[int, Position]:
+        """The place in each shard from which its flows are to be served."""
+        stands: dict[int, Position] = {}
+        with self.lock:
+            for one in riding:
+                stands[one.flow.shard] = min(stands.get(one.flow.shard, one.sent), one.sent)
+        return stands
+
+    def _count_read(self, caravan: Caravan, rows: int, size: int) -> None:
+        with self.lock:
+            self.bytes_read += size
+            caravan.meter.count(rows, size)
+            if self.limits.rate is None and self.limits.total_rate is None:
+                return
+            others = [one for one in self._caravans if one is not caravan]
+            lead = max([caravan, *others], key=lambda one: sum(at.seq for at in one.at.values()))
+            leading, trailing = self.limits.allowances(lead.meter.rate, len(others))
+        caravan.hold_back(rows, leading if lead is caravan else trailing)
+
+    def _send_in_bulk(self, caravan: Caravan, group: list[Sending]) -> bool:
+        """Let Spark's executors send; what they do not manage is sent again from the datamarkers."""
+        with self.lock:
+            group = [
+                one
+                for one in group
+                if one.caravan is caravan and not one.in_flight and one.application.mode == "reliable"
+            ]
             begun = [(one, one.turn, one.sent) for one in group]
+            caravan.bulk = bool(group)
         if not group:
             return False
-        stands: dict[int, Position] = {}
-        for one, _, sent in begun:
-            stands[one.flow.shard] = min(stands.get(one.flow.shard, sent), sent)
-        after = self._only(stands)
+        try:
+            return self._sent_in_bulk(begun)
+        finally:
+            caravan.bulk = False
+
+    def _sent_in_bulk(self, begun: list[tuple[Sending, int, Position]]) -> bool:
+        assert self._bulk is not None
+        group = [one for one, _, _ in begun]
+        after = self._only(self._stands(group))
         upto = self._log.reach(after, BULK_LIMIT)
         try:
             self._bulk(self._log, after, upto, group)
@@ -245,13 +341,17 @@ class Pump:
                     one.sent = max(sent, upto[one.flow.shard])
         return True
 
+    def _only(self, stands: dict[int, Position]) -> Positions:
+        """Positions from which a read gives rows of these shards, and of no other."""
+        heads = {shard: bounds.head for shard, bounds in self._log.bounds().items() if shard not in stands}
+        return Positions({**heads, **stands})
+
     def _tell_loss(self, one: Sending, last: Position) -> None:
         """Tell the subscriber that the log does not hold what comes after the flow's stand, up to `last`."""
         with self.lock:
             if one.state is not State.OPEN or one.connection is None or last <= one.sent:
                 return
-            dense = not isinstance(self._log, TailedLog)
-            first = Position(one.sent.seq + 1) if dense else Position(one.sent.seq, one.sent.index + 1)
+            first = Position(one.sent.seq, one.sent.index + 1) if self._tailed else Position(one.sent.seq + 1)
             logger.warning("flow %s: %s to %s are lost", one.flow, first, last)
             one.connection.send(one.message("loss", first=[first.seq, first.index], last=[last.seq, last.index]))
             one.sent = last
@@ -265,83 +365,45 @@ class Pump:
                 one.enter(State.PARKED)
                 self._on_parked(one)
 
-    def _only(self, stands: dict[int, Position]) -> Positions:
-        """Positions from which a read gives rows of these shards, and of no other."""
-        heads = {shard: bounds.head for shard, bounds in self._log.bounds().items() if shard not in stands}
-        return Positions({**heads, **stands})
+    def _send(self, step: Step, caravan: Caravan, served: dict[Sending, tuple[int, Position]]) -> None:
+        """Send each flow what it wants of a part of a read. One that cannot be served rides no more.
 
-    def _send(self, step: Step, sendings: Iterable[Sending], begun: Mapping[int, Position]) -> None:
-        """Send each flow what it wants of a read; `begun` says after which position the read began in each shard."""
+        `served` says in which turn each flow began to be served, and up to where it was.
+        """
         chosen: dict[Application, Rows] = {}
-        for one in sendings:
+        for one in served:
             if one.application not in chosen:
                 chosen[one.application] = np.flatnonzero(one.filter.mask(step.rows).to_numpy(zero_copy_only=False))
-        fresh = {app: _fresh(step, app) for app in chosen if app.mode == "realtime"}
+        young = {app: fresh(step, app) for app in chosen if app.mode == "realtime"}
         with self.lock:
             outgoing: dict[Connection, list[tuple[Sending, Rows]]] = defaultdict(list)
-            for one in sendings:
-                if one.state is not State.OPEN or one.connection is None or not self._may_send():
-                    continue
-                if one.sent < begun[one.flow.shard] or one.application not in chosen:
-                    continue  # while the log was read the flow went back to its datamarker, or got another filter
+            for one, (turn, sent) in list(served.items()):
                 start, end = step.after(one.flow.shard, one.sent)
-                if start == end:
+                if one.caravan is caravan and one.bytes_in_flight >= self._window and start < end:
+                    one.caravan = None
+                if one.caravan is not caravan or one.state is not State.OPEN or one.connection is None:
                     continue
-                if one.bytes_in_flight >= self._window:
-                    one.attached = False
+                # While the log was read the flow may have gone back to its datamarker, or got another filter.
+                if one.turn != turn or one.sent < sent or one.application not in chosen or not self._may_send():
+                    one.caravan = None
+                    continue
+                if start == end:
                     continue
                 matching = chosen[one.application]
                 wanted = matching[np.searchsorted(matching, start) : np.searchsorted(matching, end)]
-                if one.application in fresh:
-                    young = wanted[fresh[one.application][wanted]]
-                    if len(young) < len(wanted):
-                        one.connection.send(one.message("skipped", count=len(wanted) - len(young)))
-                    wanted = young
+                if one.application in young:
+                    kept = wanted[young[one.application][wanted]]
+                    if len(kept) < len(wanted):
+                        one.connection.send(one.message("skipped", count=len(wanted) - len(kept)))
+                    wanted = kept
                 one.sent = step.position(end - 1)
+                served[one] = (turn, one.sent)
                 if len(wanted):
                     size = int(len(wanted) * step.row_bytes)
                     one.in_flight.append((one.sent, size))
                     one.bytes_in_flight += size
+                    self.bytes_sent += size
                     outgoing[one.connection].append((one, wanted))
             for connection, parts in outgoing.items():
-                for message, rows in _messages(step, parts):
+                for message, rows in messages(step, parts):
                     connection.send(message, rows)
-
-
-def _fresh(step: Step, application: Application) -> npt.NDArray[np.bool_]:
-    """Which rows are young enough for a realtime application."""
-    if application.max_age is None:
-        return np.ones(len(step.rows), bool)
-    oldest = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=application.max_age)
-    young = pc.fill_null(pc.greater_equal(step.rows["time"], pa.scalar(oldest, pa.timestamp("us", "UTC"))), True)
-    mask: npt.NDArray[np.bool_] = young.to_numpy()
-    return mask
-
-
-def _messages(step: Step, parts: list[tuple[Sending, Rows]]) -> Iterator[tuple[dict[str, object], pa.RecordBatch]]:
-    """Batches of a size that travels well: each with rows of one flow or several, one after the other."""
-    most = max(1, int(MESSAGE_BYTES / max(1.0, step.row_bytes)))
-    gathered: list[tuple[Sending, Rows, Position]] = []
-    count = 0
-    for one, rows in parts:
-        for start in range(0, len(rows), most):
-            piece = rows[start : start + most]
-            last = start + most >= len(rows)
-            gathered.append((one, piece, one.sent if last else step.position(int(piece[-1]))))
-            count += len(piece)
-            if count >= most:
-                yield _message(step, gathered)
-                gathered, count = [], 0
-    if gathered:
-        yield _message(step, gathered)
-
-
-def _message(step: Step, parts: list[tuple[Sending, Rows, Position]]) -> tuple[dict[str, object], pa.RecordBatch]:
-    indices = np.concatenate([rows for _, rows, _ in parts])
-    first, count = int(indices[0]), len(indices)
-    if int(indices[-1]) - first + 1 == count and bool(np.all(np.diff(indices) == 1)):
-        table = step.rows.slice(first, count)  # nothing is copied
-    else:
-        table = step.rows.take(indices).combine_chunks()
-    about = [[one.flow.shard, one.epoch, one.turn, len(rows), upto.seq, upto.index] for one, rows, upto in parts]
-    return {"t": "batch", "stream": parts[0][0].flow.stream, "parts": about}, table.to_batches()[0]

@@ -17,6 +17,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from tidings.applications import Application
+from tidings.caravans import Caravan
 from tidings.delivery import Connection, Message
 from tidings.filters import Filter
 from tidings.flows import Flow
@@ -37,7 +38,7 @@ class State(enum.Enum):
     PARKED = "parked"
 
 
-@dataclass
+@dataclass(eq=False)
 class Sending:
     """A flow that this publisher owns. `lock` guards it: the one that all flows of its stream share."""
 
@@ -62,8 +63,8 @@ class Sending:
     """Whether the holder may have been sent something: then nobody else gets the flow until it has let go."""
     passed_over: int = 0
     """Updates that a realtime application missed while nobody sent the flow, and has yet to be told of."""
-    attached: bool = False
-    """Whether the flow rides with the head reader; else it is caught up on its own."""
+    caravan: Caravan | None = None
+    """On which the flow rides; none while it has no room for more, or has just been opened."""
     in_flight: deque[tuple[Position, int]] = field(default_factory=deque)
     bytes_in_flight: int = 0
     tokens: deque[Position] = field(default_factory=deque)
@@ -73,8 +74,6 @@ class Sending:
     """When the state was entered, for patience to run out."""
     leaving: bool = False
     """Whether the ownership is to be released once the flow is closed."""
-    served: float = 0.0
-    """When the catch-up reader last read for it."""
     failures: int = 0
     """How often in a row the flow could not be opened, or broke off before anything was processed."""
     failing_since: float = 0.0
@@ -85,6 +84,11 @@ class Sending:
 
     def __post_init__(self) -> None:
         self.sent = self.marker
+
+    @property
+    def shard(self) -> int:
+        """The flow's shard."""
+        return self.flow.shard
 
     def enter(self, state: State) -> None:
         """Begin to do something else."""
@@ -119,7 +123,7 @@ class Sending:
         self.connection = None
         self.sent = self.marker
         self.tokens.clear()
-        self.attached = False
+        self.caravan = None
         self.in_flight.clear()
         self.bytes_in_flight = 0
         self.enter(State.IDLE)

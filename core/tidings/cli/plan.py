@@ -72,8 +72,14 @@ def execute(action: Action, cluster: Cluster) -> None:
         return
     if action.kind == "stream" and action.verb == "create":
         new = StreamDefinition.from_json(action.after)
-        limits = {"retention_seconds": new.retention_seconds, "retention_bytes": new.retention_bytes}
-        cluster.create_stream(new.name, new.shards, new.log, **limits)
+        cluster.create_stream(
+            new.name,
+            new.shards,
+            new.log,
+            retention_seconds=new.retention_seconds,
+            retention_bytes=new.retention_bytes,
+            options=new.options,
+        )
         return
     place = (f"{action.kind}s", action.name)
     tree, before, after = cluster.coordination, action.before, action.after
