@@ -216,8 +216,9 @@ def _payloads(changes: Changes, mapping: RowMapping) -> tuple[pa.BinaryArray, np
     if mapping.payload == "none":
         return pa.nulls(count, pa.binary()), np.zeros(count, bool)
     members = [_member(column) for column in changes.columns]
-    inner = pc.binary_join_element_wise(*members, ",", null_handling="skip") if members else pa.repeat("", count)
-    whole = pc.binary_join_element_wise("{", inner, "}", "").cast(pa.binary())
+    # Arrow leaves a row out altogether if all that is joined in it is null, so there is always something before it.
+    inner = pc.binary_join_element_wise(pa.repeat("", count), *members, ",", null_handling="skip")
+    whole = pc.binary_join_element_wise(pc.binary_replace_slice(inner, 0, 1, "{"), "}", "").cast(pa.binary())
     large = pc.greater(pc.binary_length(whole), MAX_PAYLOAD_BYTES)
     nothing = pc.or_(large, pc.equal(changes.operations, TRUNCATE))
     return pc.if_else(nothing, None, whole), _array(large)

@@ -42,7 +42,7 @@ class Limits:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Limits:
-        """The limits that an operator has set."""
+        """The limits that an operator has set, or a stream's definition."""
         return cls(value.get("caravans") or CARAVANS, value.get("rate"), value.get("total_rate"))
 
     def allowances(self, lead: float, trailing: int) -> tuple[float, float]:

@@ -74,10 +74,24 @@ class Cluster:
         retention_seconds: int | None = None,
         retention_bytes: int | None = None,
         options: Mapping[str, Any] | None = None,
+        caravans: Mapping[str, Any] | None = None,
+        replicas: Mapping[str, str] | None = None,
     ) -> Stream:
-        """Make a stream, or return the one that is there if it has this very definition. `options` are its log's."""
-        place = log or self._default_log(name)
-        definition = StreamDefinition(name, shards, place, retention_seconds, retention_bytes, dict(options or {}))
+        """Make a stream, or return the one that is there if it has this very definition.
+
+        `options` are its log's; `replicas` names other logs with the same updates at the same positions; `caravans` is
+        how the log is read: `policy`, `caravans`, `rate`, `total_rate`.
+        """
+        definition = StreamDefinition(
+            name,
+            shards,
+            log or self._default_log(name),
+            retention_seconds,
+            retention_bytes,
+            dict(options or {}),
+            dict(caravans or {}),
+            dict(replicas or {}),
+        )
         made = self.coordination.create(definition.to_json(), "streams", name)
         known = definition if made else self.stream(name).definition
         if known != definition:

@@ -37,9 +37,9 @@ def resolve_log(address: str, folder: Path) -> str:
     'delta:/project/data/contacts'
     """
     scheme, location = split_log(address)
-    if scheme != "delta" or "://" in location:
+    if scheme not in ("delta", "delta-cdf") or "://" in location:
         return address
-    return f"delta:{os.path.abspath(folder / Path(location).expanduser())}"
+    return f"{scheme}:{os.path.abspath(folder / Path(location).expanduser())}"
 
 
 # What pydantic checks. A validator raises ValueError where the rest of tidings raises TidingsError.
@@ -118,6 +118,15 @@ class Retention(_Model):
     size: Bytes | None = None
 
 
+class CaravansSpec(_Model):
+    """Who reads a log for whom: the allocation policy, and limits for each publisher."""
+
+    policy: Text | None = None
+    caravans: Annotated[int, Field(ge=1)] | None = None
+    rate: Annotated[float, Field(gt=0, strict=False)] | None = None
+    total_rate: Annotated[float, Field(gt=0, strict=False)] | None = None
+
+
 class StreamSpec(_Model):
     """A stream, as `Cluster.create_stream` makes it."""
 
@@ -125,6 +134,21 @@ class StreamSpec(_Model):
     log: Annotated[str, AfterValidator(_log)]
     retention: Annotated[Retention, BeforeValidator(_or_empty)] = Retention()
     options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
+    caravans: Annotated[CaravansSpec, BeforeValidator(_or_empty)] = CaravansSpec()
+    replicas: Annotated[dict[str, Annotated[str, AfterValidator(_log)]], BeforeValidator(_or_empty)] = {}
+
+    def definition(self, name: str, folder: Path) -> StreamDefinition:
+        """The stream as a cluster defines it; relative paths start at the folder."""
+        return StreamDefinition(
+            name,
+            self.shards,
+            resolve_log(self.log, folder),
+            self.retention.age,
+            self.retention.size,
+            self.options,
+            self.caravans.model_dump(exclude_none=True),
+            {replica: resolve_log(log, folder) for replica, log in self.replicas.items()},
+        )
 
 
 class ApplicationSpec(_Model):
@@ -181,12 +205,7 @@ class Spec(_Model):
     def definitions(self) -> list[StreamDefinition]:
         """The streams as a cluster defines them, with the paths of their logs made absolute."""
         folder = self.path.absolute().parent
-        return [
-            StreamDefinition(
-                name, one.shards, resolve_log(one.log, folder), one.retention.age, one.retention.size, one.options
-            )
-            for name, one in self.streams.items()
-        ]
+        return [one.definition(name, folder) for name, one in self.streams.items()]
 
 
 def find(start: Path) -> Path:

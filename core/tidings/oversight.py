@@ -76,7 +76,8 @@ class Oversight:
                     self._trouble = str(error)
 
     def _hear(self, stream: str, pump: Pump) -> None:
-        said = self._coordination.read(PLACE, stream) or {}
+        word = self._coordination.read(PLACE, stream) or {}
+        said = {**pump.stream.caravans, **{key: value for key, value in word.items() if value is not None}}
         known, before = pump in self._heard, self._heard.get(pump, {})
         if known and said == before:
             return

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import xxhash
@@ -42,11 +42,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A live publisher: its id, the streams it can read, and whether it gives its flows away."""
+    """A live publisher: its id, the streams it can read, and whether it gives its flows away.
+
+    `ranks` says of streams how far down the list of their replicas is the one that it reads; 0 is the first choice.
+    """
 
     id: str
     streams: frozenset[str]
     draining: bool = False
+    ranks: Mapping[str, int] = field(default_factory=dict, hash=False)
 
 
 def plan_ownership(
@@ -54,8 +58,9 @@ def plan_ownership(
 ) -> dict[Flow, str]:
     """Which publisher should own each flow; a flow that nobody can read is left out.
 
-    An operator's pin wins while the pinned publisher is there and does not drain; otherwise the highest rendezvous hash
-    does, so that a publisher which comes or goes moves its own flows and no others.
+    An operator's pin wins while the pinned publisher is there and does not drain; otherwise, among those that read the
+    preferred replica, the highest rendezvous hash does, so that a publisher which comes or goes moves its own flows and
+    no others.
 
     >>> one = Member("p1", frozenset({"contacts"}))
     >>> plan_ownership([one], [Flow("cache", "contacts", 0)])
@@ -67,10 +72,12 @@ def plan_ownership(
     for flow in flows:
         present = able[flow.stream]
         pinned = pins.get(flow)
-        willing = [member.id for member in present if not member.draining]
-        if pinned in willing:
+        able_now = [member for member in present if not member.draining]
+        if pinned in [member.id for member in able_now]:
             target[flow] = pinned
-        elif willing:
+        elif able_now:
+            best = min(member.ranks.get(flow.stream, 0) for member in able_now)
+            willing = [member.id for member in able_now if member.ranks.get(flow.stream, 0) == best]
             target[flow] = max(willing, key=lambda member: (_weight(member, flow), member))
     return target
 

@@ -33,7 +33,7 @@ from tidings.oversight import Oversight
 from tidings.ownership import Member, Ownership, Taken, Wanted, plan_ownership
 from tidings.placement import Placement
 from tidings.positions import Bounds, Position, Positions
-from tidings.pump import BULK_ROWS, Pump
+from tidings.pump import BULK_ROWS, RETRY, Pump
 from tidings.sending import Sending
 from tidings.streams import StreamDefinition
 from tidings.views import View
@@ -54,6 +54,7 @@ class Publisher:
     | --- | --- | --- |
     | `streams` | all | the streams it can read |
     | `name` | made up | names this instance; no two may have one name at a time |
+    | `replica` | none | the replica that it reads, of streams that have one of this name; it reads no others |
     | `token_interval` | 5 | seconds between datamarkers of a flow |
     | `spark` | none | a session, or what makes one, for backlogs of more than `bulk_rows` (1,000,000) |
     | `window_bytes` | 8 MiB | bytes that may be on their way for one flow |
@@ -69,6 +70,7 @@ class Publisher:
         spark: SparkSession | Callable[[], SparkSession] | None = None,
         bulk_rows: int = BULK_ROWS,
         name: str | None = None,
+        replica: str | None = None,
         token_interval: float = 5.0,
         window_bytes: int = 8 * 2**20,
         patience: float = 10.0,
@@ -77,9 +79,11 @@ class Publisher:
         self.name = check_name("a publisher", name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         self._coordination = coordination
         self._chosen = None if streams is None else frozenset(streams)
+        self._replica = None if replica is None else check_name("a replica", replica)
         self._spark = spark
         self._bulk_rows = bulk_rows
         self._window = window_bytes
+        self._patience = patience
         self._security = security
         self._ownership = Ownership(coordination, self.name)
         self._changed = threading.Event()
@@ -88,12 +92,13 @@ class Publisher:
         self._draining = False
         self._suspended = False
         self._lost = False
+        self._unreadable: dict[str, str] = {}
+        self._retry = 0.0
         self._view = View(coordination, self._on_change)
         taken = PublisherExists(f"a publisher {self.name!r} is running already; give this one another name")
         self._membership = Membership(self._view, coordination, ("publishers", self.name), taken)
         self._membership.join(self._record)
         self._pumps: dict[str, Pump] = {}
-        self._unreadable: dict[str, str] = {}
         self._plan: dict[Application, list[Flow]] = {}
         self._lease = Lease(coordination)
         self._placement = Placement(
@@ -242,6 +247,7 @@ class Publisher:
         flows = [flow for those in self._plan.values() for flow in those]
         target = plan_ownership(self._members(definitions), flows, self._pins(flows))
         mine = {flow for flow, owner in target.items() if owner == self.name}
+        definitions = {name: one.at(self._replica) for name, one in definitions.items() if self._reads(one)}
         self._open_logs({name: definitions[name] for name in {flow.stream for flow in mine}}, definitions)
         owned = {sending.flow: sending for sending in self._placement.sendings()}
         for flow, sending in owned.items():
@@ -262,12 +268,16 @@ class Publisher:
         """Have a pump for each stream that is wanted, and none for one that was dropped or made anew."""
         for name, pump in list(self._pumps.items()):
             if pump.stream != defined.get(name):
-                for sending in list(pump.flows.values()):
-                    self._placement.forget(sending)
-                    self._ownership.release(sending.flow, sending.epoch)
-                del self._pumps[name]
-                pump.close()
-        self._unreadable = {name: reason for name, reason in self._unreadable.items() if name in wanted}
+                self._give_up(name, "it was changed")
+                del self._unreadable[name]
+        for name, pump in list(self._pumps.items()):
+            if (reason := pump.broken(self._patience)) is not None:
+                self._give_up(name, reason)
+        self._unreadable = {name: reason for name, reason in self._unreadable.items() if name in defined}
+        if self._unreadable and time.monotonic() >= self._retry:
+            # Others may read them meanwhile, if they are at a replica.
+            self._retry = time.monotonic() + RETRY
+            wanted = wanted | {name: defined[name] for name in self._unreadable}
         for name in wanted.keys() - self._pumps.keys():
             try:
                 self._pumps[name] = Pump(
@@ -281,15 +291,33 @@ class Publisher:
                 )
                 self._unreadable.pop(name, None)
             except TidingsError as error:
-                if self._unreadable.get(name) != str(error):  # said once, and the other streams go on
-                    logger.warning("stream %r cannot be read: %s", name, error)
-                self._unreadable[name] = str(error)
+                self._note_unreadable(name, str(error))
+        self._membership.keep(self._record)
+
+    def _give_up(self, stream: str, reason: str) -> None:
+        """Leave a stream whose log cannot be read to others, who may be at a replica of it."""
+        pump = self._pumps.pop(stream)
+        for sending in list(pump.flows.values()):
+            self._placement.forget(sending)
+            self._ownership.release(sending.flow, sending.epoch)
+        pump.close()
+        self._note_unreadable(stream, reason)
+
+    def _note_unreadable(self, stream: str, reason: str) -> None:
+        if self._unreadable.get(stream) != reason:  # said once, and the other streams go on
+            logger.warning("stream %r cannot be read: %s", stream, reason)
+        self._unreadable[stream] = reason
+
+    def _reads(self, stream: StreamDefinition) -> bool:
+        return self._replica is None or self._replica in stream.replicas
 
     @property
     def _record(self) -> dict[str, object]:
         return {
             "streams": sorted(self._chosen) if self._chosen is not None else None,
             "draining": self._draining,
+            "replica": self._replica,
+            "unreadable": sorted(self._unreadable),
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
@@ -312,8 +340,17 @@ class Publisher:
         for name in self._view.children("publishers"):
             value = self._view.value("publishers", name)
             if value is not None:
-                readable = frozenset(definitions if value["streams"] is None else value["streams"])
-                members.append(Member(name, readable, value["draining"]))
+                readable = set(definitions if value["streams"] is None else value["streams"])
+                replica, ranks = value.get("replica"), {}
+                if replica is not None:
+                    ranks = {
+                        stream: 1 + list(definition.replicas).index(replica)
+                        for stream, definition in definitions.items()
+                        if replica in definition.replicas
+                    }
+                    readable &= ranks.keys()
+                readable -= set(value.get("unreadable", ()))
+                members.append(Member(name, frozenset(readable), value["draining"], ranks))
         return members
 
     def _pins(self, flows: Sequence[Flow]) -> dict[Flow, str]:
@@ -323,7 +360,13 @@ class Publisher:
 
     def _take(self, flows: list[Flow], applications: dict[str, Application]) -> bool:
         """Become the owner of flows; False if one should be tried again, though nothing in ZooKeeper changes."""
-        bounds = {stream: self._pumps[stream].log.bounds() for stream in {flow.stream for flow in flows}}
+        bounds = {}
+        for stream in {flow.stream for flow in flows}:
+            try:
+                bounds[stream] = self._pumps[stream].log.bounds()
+            except TidingsError as error:
+                self._give_up(stream, str(error))
+        flows = [flow for flow in flows if flow.stream in bounds]
 
         def start(flow: Flow, before: Position | None) -> Position:
             log = self._pumps[flow.stream].log

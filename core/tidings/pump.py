@@ -33,6 +33,7 @@ STEP_ROWS = 50_000
 BULK_ROWS = 1_000_000  # a backlog that is worth a Spark job
 BULK_LIMIT = 5_000_000  # rows in one
 IDLE_WAIT = 0.005
+RETRY = 1.0  # seconds after which a log is tried again that could not be read
 ALLOCATE = 0.25  # seconds between two allocations, if nothing happens
 AT_MOST = 0.01  # the same, whatever happens
 POLICY = "gaps"
@@ -89,6 +90,7 @@ class Pump:
         self._bulk_rows = bulk_rows
         self._caravans: dict[Caravan, threading.Thread] = {}
         self._count = 0
+        self._trouble: tuple[float, str] | None = None
         self._allocate_now = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._allocating, name="tidings-caravans", daemon=True)
@@ -107,6 +109,17 @@ class Pump:
         for thread in self._caravans.values():
             thread.join()
         self._log.close()
+
+    def broken(self, patience: float) -> str | None:
+        """Why the log cannot be read, if that has been so for so many seconds."""
+        trouble = self._trouble
+        return trouble[1] if trouble is not None and time.monotonic() - trouble[0] > patience else None
+
+    def _note_trouble(self, error: TidingsError) -> None:
+        known = self._trouble
+        if known is None or known[1] != str(error):  # said once
+            logger.warning("stream %r: %s", self.stream.name, error)
+        self._trouble = (known[0] if known is not None else time.monotonic(), str(error))
 
     def control(self, policy: str, limits: Limits) -> None:
         """Go by this policy and these limits from now on."""
@@ -150,7 +163,7 @@ class Pump:
             try:
                 self.allocate()
             except TidingsError as error:
-                logger.warning("%s", error)
+                self._note_trouble(error)
             except Exception:  # a policy may be anybody's
                 logger.exception("flows of stream %r cannot be allocated to caravans", self.stream.name)
             self._stopped.wait(AT_MOST)
@@ -225,13 +238,13 @@ class Pump:
                 try:
                     busy = self._may_send() and time.monotonic() >= caravan.ready and self.step(caravan)
                 except TidingsError as error:
-                    logger.warning("%s", error)
+                    self._note_trouble(error)
                     busy = False
-                    self._stopped.wait(1.0)
+                    self._stopped.wait(RETRY)
                 except Exception:
                     logger.exception("a caravan failed, and tries again")
                     busy = False
-                    self._stopped.wait(1.0)
+                    self._stopped.wait(RETRY)
                 if not busy:
                     self._stopped.wait(IDLE_WAIT)
         finally:
@@ -265,6 +278,8 @@ class Pump:
         try:
             rows, upto = caravan.reader.read(Positions(stands), self._step_rows)
         except LogRestored as error:
+            if self.stream.replicas:
+                raise  # this one is not as far yet as the one that was read before
             for one in riding:
                 if one.flow.shard in error.lost:
                     self._park(one, "it stands after the end of the log, which was made anew or restored")
@@ -274,6 +289,7 @@ class Pump:
                 if one.flow.shard in error.lost:
                     self._tell_loss(one, error.lost[one.flow.shard][1])
             return True
+        self._trouble = None
         self._count_read(caravan, len(rows), rows.nbytes)
         served = {one: (one.turn, stands[one.flow.shard]) for one in riding}
         for step in Step.split(rows) if len(rows) else ():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from tidings.caravans import Limits
 from tidings.coordination import check_name
 from tidings.errors import InvalidOption
 from tidings.logs import Log, WritableLog, open_log, split_address
@@ -34,6 +35,10 @@ class StreamDefinition:
     retention_bytes: int | None = None
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """What the log is told; it says what it takes."""
+    caravans: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The policy and the limits of its caravans, as long as no operator says otherwise."""
+    replicas: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Other logs that have the same updates at the same positions, by name; those named first are preferred."""
 
     def __post_init__(self) -> None:
         check_name("a stream", self.name)
@@ -43,10 +48,18 @@ class StreamDefinition:
         for limit in (self.retention_seconds, self.retention_bytes):
             if limit is not None and limit <= 0:
                 raise InvalidOption(f"stream {self.name!r} cannot retain {limit!r}: seconds and bytes are above 0")
+        Limits.from_json(self.caravans)
+        for name, log in self.replicas.items():
+            check_name("a replica", name)
+            split_address(log)
+
+    def at(self, replica: str | None) -> StreamDefinition:
+        """The stream as it is read at a replica."""
+        return self if replica is None else replace(self, log=self.replicas[replica])
 
     def to_json(self) -> dict[str, Any]:
         """The definition as it is kept in ZooKeeper."""
-        return asdict(self)
+        return {key: value for key, value in asdict(self).items() if value != {}}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> StreamDefinition:

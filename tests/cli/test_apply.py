@@ -101,7 +101,7 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(run: Run, joined: Cluster
         ),
         (
             "streams:\n  new: {log: delta:data/new}\n  b: {log: tape:x}\n",
-            "3: streams.b.log: no log 'tape' is installed (installed: delta)",
+            "3: streams.b.log: no log 'tape' is installed (installed: delta, delta-cdf",
         ),
         (
             "streams:\n  new: {log: delta:data/new}\napplications:\n  x: {streams: [nope]}\n",

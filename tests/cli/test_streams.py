@@ -52,7 +52,7 @@ def test_making_the_same_stream_again_changes_nothing_and_another_is_refused(con
     [
         (["a/b", "--log", "delta:x"], 1, "error: 'a/b' is no name for a stream"),
         (["a", "--log", "here"], 1, "error: 'here' is no log: write a scheme and a place"),
-        (["a", "--log", "tape:x"], 1, "error: no log 'tape' is installed (installed: delta)"),
+        (["a", "--log", "tape:x"], 1, "error: no log 'tape' is installed (installed: delta, delta-cdf"),
         (["a", "--log", "delta:x", "--shards", "0"], 1, "error: stream 'a' cannot have 0 shards: from 1 to 4,096"),
         (["a", "--log", "delta:x", "--shards", "many"], 2, "Invalid value for '--shards'"),
         (["a", "--log", "delta:x", "--retention-age", "7d"], 2, "'7d' is no duration: write ISO 8601, as in P7D"),

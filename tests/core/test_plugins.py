@@ -15,7 +15,7 @@ def test_a_log_is_found_by_its_scheme() -> None:
 
 
 def test_a_plugin_that_is_not_installed_is_named_beside_those_that_are() -> None:
-    with pytest.raises(PluginMissing, match=r"no log 'carrier-pigeon' is installed \(installed: delta\)"):
+    with pytest.raises(PluginMissing, match=r"no log 'carrier-pigeon' is installed \(installed: delta, delta-cdf"):
         load("tidings.logs", "carrier-pigeon")
 
 

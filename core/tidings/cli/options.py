@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from tidings.cli.output import refuse
 from tidings.errors import InvalidOption, TidingsError
 
 if TYPE_CHECKING:
@@ -208,3 +209,21 @@ TokenFile = Annotated[
         show_default=False,
     ),
 ]
+
+
+def key_values(texts: list[str] | None) -> dict[str, Any]:
+    """Options as they are typed: the value is JSON if it can be read as that, else text.
+
+    >>> key_values(["away_days=7", 'key=["id"]', "publication=tidings"])
+    {'away_days': 7, 'key': ['id'], 'publication': 'tidings'}
+    """
+    found = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise refuse(f"{text!r} is no option: write KEY=VALUE")
+        try:
+            found[key] = json.loads(value)
+        except ValueError:
+            found[key] = value
+    return found

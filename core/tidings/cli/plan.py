@@ -79,6 +79,8 @@ def execute(action: Action, cluster: Cluster) -> None:
             retention_seconds=new.retention_seconds,
             retention_bytes=new.retention_bytes,
             options=new.options,
+            caravans=new.caravans,
+            replicas=new.replicas,
         )
         return
     place = (f"{action.kind}s", action.name)
@@ -93,6 +95,8 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
     key = ("streams", wanted.name)
     known = there.get(wanted.name)
     after = wanted.to_json()
+    if policy := wanted.caravans.get("policy"):
+        _found(lambda: load("tidings.allocation", policy), (*key, "caravans", "policy"), mistakes)
     if known is None:
         _check_new_log(wanted, there, (*key, "log"), mistakes)
         return Action("stream", wanted.name, "create", f"{wanted.shards} shards in {wanted.log}", None, after)
@@ -107,6 +111,15 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
         for word, old, new in (
             ("seconds kept", known.retention_seconds, wanted.retention_seconds),
             ("bytes kept", known.retention_bytes, wanted.retention_bytes),
+        )
+        if old != new
+    ]
+    changes += [
+        f"{word} {dict(old)} → {dict(new)}"
+        for word, old, new in (
+            ("options", known.options, wanted.options),
+            ("caravans", known.caravans, wanted.caravans),
+            ("replicas", known.replicas, wanted.replicas),
         )
         if old != new
     ]

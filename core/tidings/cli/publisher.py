@@ -29,6 +29,12 @@ def publisher_command(
     name: Annotated[
         str | None, typer.Option(help="Names this publisher; no two may have one name.", show_default="made up")
     ] = None,
+    replica: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Read this replica of streams that have it, and no others.", show_default=False
+        ),
+    ] = None,
     token_interval: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.01, max=3600.0, help="How often a flow's datamarker is moved.")
     ] = 5.0,
@@ -65,7 +71,7 @@ def publisher_command(
     with (
         connected(zookeeper, timeout, session_timeout=session_timeout) as cluster,
         cluster.publisher(
-            session, streams=chosen, name=name, token_interval=token_interval, security=known
+            session, streams=chosen, name=name, replica=replica, token_interval=token_interval, security=known
         ) as publisher,
     ):
         note(f"publisher {publisher.name} runs at {cluster.address}; Ctrl-C stops it")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tidings.cli.held import Held, held, total
-from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, size
+from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, key_values, size
 from tidings.cli.output import note, print_fields, print_json, print_table, refuse
 from tidings.cli.publish import EXAMPLES as PUBLISH_EXAMPLES
 from tidings.cli.publish import publish_command
@@ -42,6 +42,7 @@ def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Jso
 Examples:
   tidings streams create contacts --shards 16 --log delta:/data/contacts
   tidings streams create clicks --log delta:clicks --retention-age P7D --retention-size 10GiB
+  tidings streams create orders --log postgres:service=shop --option publication=tidings
 """,
 )
 def create_command(
@@ -55,6 +56,16 @@ def create_command(
         ),
     ],
     shards: Annotated[int, typer.Option(metavar="N", help="How many shards; it cannot be changed later.")] = 16,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of its log; may be repeated.", show_default=False),
+    ] = None,
+    replica: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SCHEME:PLACE", help="Another log with the same updates; may be repeated.", show_default=False
+        ),
+    ] = None,
     retention_age: Annotated[
         int | None,
         typer.Option(
@@ -75,7 +86,13 @@ def create_command(
     place = resolve_log(log, Path.cwd())
     with connected(zookeeper, timeout) as cluster:
         stream = cluster.create_stream(
-            name, shards, place, retention_seconds=retention_age, retention_bytes=retention_size
+            name,
+            shards,
+            place,
+            retention_seconds=retention_age,
+            retention_bytes=retention_size,
+            options=key_values(option),
+            replicas={key: resolve_log(str(where), Path.cwd()) for key, where in key_values(replica).items()},
         )
     if json:
         print_json(stream.definition.to_json())

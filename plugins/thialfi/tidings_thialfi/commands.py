@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json as jsons
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected
+from tidings.cli.options import Json, Timeout, ZooKeeper, connected, key_values
 from tidings.cli.output import note, print_fields, print_json, refuse
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def create_command(
     from tidings_thialfi.service import create
 
     place = None if log is None else resolve_log(log, Path.cwd())
-    options = dict(_option(text) for text in option or ())
+    options = key_values(option)
     with connected(zookeeper, timeout) as cluster:
         service = create(cluster, name, stream, storage=storage, shards=shards, log=place, options=options)
     if json:
@@ -135,13 +134,3 @@ def _status(cluster: Cluster, service: Service) -> dict[str, Any]:
         "gateways": ", ".join(gateways) or None,
         "rows": row_counts(service.folder / "state"),
     }
-
-
-def _option(text: str) -> tuple[str, Any]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise refuse(f"{text!r} is no option of the stage: write KEY=VALUE")
-    try:
-        return key, jsons.loads(value)
-    except ValueError:
-        return key, value

@@ -1,0 +1,380 @@
+"""The change data feed of any Delta table as a log: `delta-cdf:/data/orders`.
+
+A `seq` is a version of the table, an `index` counts the rows that changed in it. The feed does not say in which order
+the rows of a version changed, and a reader may find them in another order the next time; so they are put in the order
+of their objects, and an object's end comes before its beginning.
+
+Options of the stream are those of `row_mapping`, and `key`: the columns that tell rows apart. Without a key the table
+is one object.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import Field, ValidationError
+
+from tidings.errors import InvalidOption, LogMismatch, LogRestored, LogUnavailable, PositionsLost
+from tidings.logs import Read, Slice
+from tidings.positions import Bounds, Position, Positions
+from tidings.updates import SCHEMA
+from tidings_connectors.row_mapping import DELETE, INSERT, UPDATE, Changes, Column, Kind, RowMapping, updates_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidings.streams import StreamDefinition
+
+FEED = "delta.enableChangeDataFeed"
+OPERATIONS = {"insert": INSERT, "update_postimage": UPDATE, "update_preimage": DELETE, "delete": DELETE}
+ROWS_A_VERSION = 100  # as a guess of how far it is to the head
+FRESH = 0.1  # seconds for which the bounds are not looked up again
+WAIT = 0.05  # seconds that a reader waits for a new version
+
+
+class CdfOptions(RowMapping):
+    """What becomes of a row, and which columns are its key."""
+
+    key: tuple[str, ...] = Field(default=(), strict=False)
+
+
+class DeltaCdfLog:
+    """A `TailedLog` over a table's change data feed."""
+
+    def __init__(self, folder: Path, stream: StreamDefinition, options: CdfOptions) -> None:
+        self.folder = folder
+        self.options = options
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._known: tuple[float, dict[int, Bounds]] = (-1e9, {})
+        self._began: int | None = None
+
+    @classmethod
+    def create(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
+        """There is nothing to make: the table is there."""
+        return cls.open(location, stream)
+
+    @classmethod
+    def open(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
+        try:
+            options = CdfOptions.model_validate(dict(stream.options))
+        except ValidationError as error:
+            one = error.errors()[0]
+            known = ", ".join(CdfOptions.model_fields)
+            what = ".".join(map(str, one["loc"]))
+            problem = one["msg"].removeprefix("Value error, ")
+            raise InvalidOption(f"stream {stream.name!r}: option {what!r}: {problem} (options: {known})") from None
+        log = cls(Path(location), stream, options)
+        log._check(log.table())
+        return log
+
+    def table(self, version: int | None = None) -> DeltaTable:
+        """The table as delta-rs sees it."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return DeltaTable(self.folder, version=version)
+        except (DeltaError, OSError) as error:
+            raise LogUnavailable(f"no Delta table can be read in {self.folder}: {error}") from None
+
+    def _check(self, table: DeltaTable) -> None:
+        if table.metadata().configuration.get(FEED) != "true":
+            raise LogMismatch(
+                f"the table in {self.folder} has no change data feed: "
+                f"ALTER TABLE delta.`{self.folder}` SET TBLPROPERTIES ({FEED} = true)"
+            )
+        names = [field.name for field in table.schema().fields]
+        missing = [name for name in self.options.key if name not in names]
+        if missing:
+            raise InvalidOption(
+                f"the table in {self.folder} has no column {missing[0]!r} to be its key (columns: {', '.join(names)})"
+            )
+
+    def bounds(self) -> dict[int, Bounds]:
+        with self._lock:
+            looked, bounds = self._known
+            if time.monotonic() - looked > FRESH:
+                head = Position(self._newest() + 1, -1)
+                floor = Position(self._oldest(), -1)
+                if not bounds or bounds[0] != Bounds(floor, head):
+                    bounds = dict.fromkeys(range(self._stream.shards), Bounds(floor, head))
+                self._known = (time.monotonic(), bounds)
+            return bounds
+
+    def _newest(self) -> int:
+        commits = self.folder / "_delta_log"
+        at = self._known[1][0].head.seq if self._known[1] else self.table().version() + 1
+        if at and not (commits / f"{at - 1:020}.json").exists():
+            return int(self.table().version())  # made anew, or cleaned up
+        while (commits / f"{at:020}.json").exists():
+            at += 1
+        return at - 1
+
+    def _oldest(self) -> int:
+        """The first version whose changes can be had: its commit is there, and the feed was on by then."""
+        commits = self.folder / "_delta_log"
+        versions = [
+            int(found[1]) for path in commits.iterdir() if (found := re.fullmatch(r"(\d{20})\.json", path.name))
+        ]
+        oldest = min(versions, default=0)
+        if self._began is None or self._began < oldest:
+            self._began = next((one for one in sorted(versions) if self._feeds(one)), oldest)
+        return max(oldest, self._began)
+
+    def _feeds(self, version: int) -> bool:
+        """Whether the feed was on in this version; a version that does not say so has it from the one before."""
+        text = (self.folder / "_delta_log" / f"{version:020}.json").read_text()
+        said = [json.loads(line)["metaData"] for line in text.splitlines() if line.startswith('{"metaData"')]
+        if said:
+            return bool(said[-1]["configuration"].get(FEED) == "true")
+        return self.table(version).metadata().configuration.get(FEED) == "true"
+
+    def check(self, after: Positions) -> None:
+        """Raise unless these positions are held."""
+        held = next(iter(self.bounds().values()))
+        name = self._stream.name
+        gone = {shard: (Position(at.seq, at.index + 1), held.floor) for shard, at in after.items() if at < held.floor}
+        if gone:
+            raise PositionsLost(f"stream {name!r} holds versions from {held.floor.seq} on, and no older ones", gone)
+        ahead = {shard: (held.head, at) for shard, at in after.items() if at > held.head}
+        if ahead:
+            raise LogRestored(
+                f"the table of stream {name!r} ends at version {held.head.seq - 1}: it was restored", ahead
+            )
+
+    def reader(self) -> DeltaCdfReader:
+        return DeltaCdfReader(self)
+
+    def reach(self, after: Positions, limit: int | None) -> Positions:
+        """The head, whatever the limit is: how many rows a version has is only known to those who read it."""
+        after = self._whole(after)
+        self.check(after)
+        return Positions({shard: max(after[shard], held.head) for shard, held in self.bounds().items()})
+
+    def tail(self, after: Positions, limit: int) -> pa.Table:
+        return DeltaCdfReader(self, wait=0.0).read(self._whole(after), limit).rows.slice(0, limit)
+
+    def slices(self, after: Positions, upto: Positions) -> list[Slice]:
+        """One slice: a version is read as a whole."""
+        after, upto = self._whole(after), self._whole(upto)
+        self.check(after)
+        return [DeltaCdfSlice(self._stream, self.folder, after, upto)] if any(after[s] < upto[s] for s in after) else []
+
+    def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
+        reader = spark.read.format("tidings").options(**self._spark_options(after))
+        if upto is not None:
+            reader = reader.option("endingPosition", str(self._whole(upto)))
+        rows: DataFrame = reader.load()
+        return rows
+
+    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
+        rows: DataFrame = spark.readStream.format("tidings").options(**self._spark_options(after)).load()
+        return rows
+
+    def confirm(self, upto: Positions) -> None:
+        """Nothing to do: the table keeps its versions by its own rules (`delta.logRetentionDuration`, VACUUM)."""
+
+    def distance(self, after: Position, upto: Position) -> int:
+        return (upto.seq - after.seq) * ROWS_A_VERSION
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def changes(self, version: int) -> pa.Table:
+        """The updates of one version, in their order."""
+        feed = self._feed(version)
+        if not len(feed):
+            return SCHEMA.empty_table()
+        kinds = feed["_change_type"].cast(pa.string()).combine_chunks()
+        times = feed["_commit_timestamp"].cast(pa.timestamp("us", "UTC")).combine_chunks()
+        rows = feed.drop_columns([name for name in feed.column_names if name.startswith("_c") and name in META])
+        columns = [column_of(name, rows[name].combine_chunks()) for name in rows.column_names]
+        count = len(feed)
+        made = Changes(
+            self.folder.parent.name,
+            self.folder.name,
+            columns,
+            self.options.key,
+            pc.replace_substring_regex(kinds, "^update_.*image$", UPDATE),
+            np.full(count, version, np.int64),
+            np.zeros(count, np.int32),
+            times,
+        )
+        updates = updates_of(made, self.options, self._stream.shards)
+        return _arranged(updates, kinds)
+
+    def _feed(self, version: int) -> pa.Table:
+        from deltalake.exceptions import DeltaError
+
+        try:
+            found = pa.table(self.table(version).load_cdf(starting_version=version, ending_version=version))
+        except (DeltaError, OSError) as error:
+            raise LogUnavailable(
+                f"version {version} of the table in {self.folder} cannot be read, maybe since it was vacuumed: {error}"
+            ) from None
+        return found
+
+    def _whole(self, positions: Positions) -> Positions:
+        return Positions({**{shard: held.head for shard, held in self.bounds().items()}, **positions})
+
+    def _spark_options(self, after: Positions | None) -> dict[str, str]:
+        options = {"definition": json.dumps(self._stream.to_json())}
+        if after is not None:
+            first = {shard: Position(at.seq, at.index + 1) for shard, at in self._whole(after).items()}
+            options["startingPosition"] = str(Positions(first))
+        return options
+
+
+META = ("_change_type", "_commit_version", "_commit_timestamp")
+
+
+def _arranged(updates: pa.Table, kinds: pa.StringArray) -> pa.Table:
+    """The updates of a version in an order that is always the same, numbered.
+
+    What a row was before an update is left out, unless its object is not there any more: its key has changed.
+    """
+    after = pc.equal(kinds, "update_postimage")
+    still = pc.is_in(updates["object"], updates["object"].filter(after).combine_chunks())
+    before = pc.equal(kinds, "update_preimage")
+    updates = updates.append_column("ends", pc.or_(before, pc.equal(kinds, "delete")))
+    keyed = updates.filter(pc.invert(pc.and_(before, still)))
+    keyed = keyed.append_column("begins", pc.invert(keyed["ends"]))
+    keyed = keyed.sort_by([("object", "ascending"), ("begins", "ascending"), ("payload", "ascending")])
+    keyed = keyed.set_column(
+        SCHEMA.get_field_index("index"), SCHEMA.field("index"), pa.array(np.arange(len(keyed), dtype=np.int32))
+    )
+    return _ended(keyed).select(SCHEMA.names).cast(SCHEMA)
+
+
+def _ended(updates: pa.Table) -> pa.Table:
+    """The updates, of which those that end an object say so."""
+    if not pc.any(updates["ends"]).as_py():
+        return updates
+    attributes = [
+        [(key, DELETE if key == "operation" and ends else value) for key, value in one]
+        for one, ends in zip(updates["attributes"].to_pylist(), updates["ends"].to_pylist(), strict=True)
+    ]
+    field = SCHEMA.field("attributes")
+    return updates.set_column(updates.column_names.index("attributes"), field, pa.array(attributes, field.type))
+
+
+def column_of(name: str, values: pa.Array) -> Column:
+    """A column of a table, as text."""
+    kind: Kind = "text"
+    if pa.types.is_integer(values.type):
+        kind = "integer"
+    elif pa.types.is_floating(values.type):
+        finite = pc.is_finite(values)
+        kind = "number" if pc.all(pc.fill_null(finite, True)).as_py() else "text"
+    elif pa.types.is_boolean(values.type):
+        kind = "boolean"
+    elif pa.types.is_nested(values.type):
+        texts = [
+            None if value is None else json.dumps(value, default=str, ensure_ascii=False)
+            for value in values.to_pylist()
+        ]
+        return Column(name, pa.array(texts, pa.string()), "json")
+    elif (
+        pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type) or pa.types.is_binary_view(values.type)
+    ):
+        texts = [None if value is None else f"\\x{value.hex()}" for value in values.to_pylist()]
+        return Column(name, pa.array(texts, pa.string()))
+    return Column(name, values.cast(pa.string()), kind)
+
+
+class DeltaCdfReader:
+    """Reads versions one after the other. Each is read as a whole, and so has to fit into memory."""
+
+    def __init__(self, log: DeltaCdfLog, wait: float = WAIT) -> None:
+        self._log = log
+        self._wait = wait
+        self._held: tuple[int, pa.Table] = (-1, SCHEMA.empty_table())
+
+    def read(self, after: Positions, limit: int) -> Read:
+        self._log.check(after)
+        head = self._log.bounds()[0].head
+        rear = min(after.values())
+        version = rear.seq + (0 if rear.index < 0 or self._has_more(rear) else 1)
+        if version >= head.seq:
+            time.sleep(self._wait)
+            return Read(
+                SCHEMA.empty_table(), Positions({shard: max(at, Position(version, -1)) for shard, at in after.items()})
+            )
+        found, count, upto = [], 0, rear
+        while version < head.seq and count < limit:
+            rows = _after(self._version(version), after)
+            room = limit - count
+            found.append(rows.slice(0, room))
+            count += len(found[-1])
+            upto = Position(version + 1, -1)
+            if len(rows) > room:
+                last = found[-1].slice(len(found[-1]) - 1)
+                upto = Position(version, last["index"][0].as_py())
+            version += 1
+        table = pa.concat_tables([SCHEMA.empty_table(), *found])
+        return Read(table, Positions({shard: max(at, upto) for shard, at in after.items()}))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _has_more(self, at: Position) -> bool:
+        """Whether the version has rows after this one."""
+        return at.seq < self._log.bounds()[0].head.seq and len(self._version(at.seq)) > at.index + 1
+
+    def _version(self, version: int) -> pa.Table:
+        if self._held[0] != version:
+            self._held = (version, self._log.changes(version))
+        return self._held[1]
+
+
+def _after(rows: pa.Table, after: Positions, upto: Positions | None = None) -> pa.Table:
+    """The rows of the shards that are named, after the one position and up to the other."""
+    if not len(rows):
+        return rows
+    wanted = _later(rows, after)
+    if upto is not None:
+        wanted &= ~_later(rows, upto)
+    return rows if wanted.all() else rows.filter(pa.array(wanted))
+
+
+def _later(rows: pa.Table, positions: Positions) -> npt.NDArray[np.bool_]:
+    """Which rows lie after their shard's position; none of a shard that is not named."""
+    shards, seqs, indexes = (rows[name].to_numpy() for name in ("shard", "seq", "index"))
+    size = max([*positions, int(shards.max())]) + 1
+    at_seq, at_index = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
+    for shard, at in positions.items():
+        at_seq[shard], at_index[shard] = at.seq, at.index
+    found: npt.NDArray[np.bool_] = (seqs > at_seq[shards]) | ((seqs == at_seq[shards]) & (indexes > at_index[shards]))
+    return found
+
+
+@dataclass(frozen=True)
+class DeltaCdfSlice:
+    """A range of the feed."""
+
+    stream: StreamDefinition
+    folder: Path
+    after: Positions
+    upto: Positions
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        with contextlib.closing(DeltaCdfLog.open(str(self.folder), self.stream)) as log:
+            last = max(self.upto.values())
+            for version in range(max(0, min(self.after.values()).seq), last.seq + 1):
+                if Position(version, -1) >= last:
+                    break
+                yield from _after(log.changes(version), self.after, self.upto).to_batches()
