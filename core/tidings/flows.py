@@ -63,7 +63,7 @@ class FlowStatus:
     | `unassigned` | no publisher owns the flow |
     | `waiting` | a publisher owns it, and no running subscriber holds it |
     | `failing` | a running subscriber should have it, and cannot be reached, or refuses it, for this `reason` |
-    | `running` | a publisher owns it, and sends it to a running subscriber |
+    | `running` | a publisher owns it, and sends it to a running subscriber; a `reason` says which updates were lost |
     | `parked` | it cannot go on, for this `reason`: a handler that failed again and again, say; nothing is sent |
     """
 
@@ -248,7 +248,7 @@ def _status(flow: Flow, record: _Record, live: set[str], log: _Reading) -> FlowS
     return FlowStatus(
         flow,
         state,
-        (holder.get("parked") or holder.get("trouble")) if current else None,
+        (holder.get("parked") or holder.get("trouble") or holder.get("lost")) if current else None,
         owner.get("publisher"),
         owner.get("host"),
         owner.get("pid"),

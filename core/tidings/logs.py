@@ -5,6 +5,7 @@ A log is found by the scheme of its address, `delta:/data/contacts`, among the e
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,10 +14,13 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidings.errors import InvalidOption, LogRestored, PositionsLost
 from tidings.plugins import load
 from tidings.positions import Bounds, Position, Positions
+
+SEARCHED_ROWS = 10_000
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -245,9 +249,12 @@ def ends(rows: pa.Table) -> dict[int, Position]:
 def positions_at(log: Log, shard: int, time: dt.datetime) -> Position:
     """Where a reader stands whose next update of the shard is the first that is not older than this time.
 
-    Found by halving, as far as times grow with positions, which they do in a log that is written as things happen.
+    Found by halving, as far as times grow with positions, which they do in a log that is written as things happen. A
+    datastore's log cannot be halved, and is read from where it begins.
     """
     bounds = log.bounds()
+    if isinstance(log, TailedLog):
+        return _searched(log, shard, time, bounds[shard])
     low, high = bounds[shard].floor.seq, bounds[shard].head.seq
     others = {other: held.head for other, held in bounds.items() if other != shard}
     while low < high:
@@ -259,3 +266,16 @@ def positions_at(log: Log, shard: int, time: dt.datetime) -> Position:
         else:
             high = middle
     return Position(low)
+
+
+def _searched(log: TailedLog, shard: int, time: dt.datetime, held: Bounds) -> Position:
+    at = held.floor
+    with contextlib.closing(log.reader()) as reader:
+        while at < held.head:
+            rows, upto = reader.read(Positions({shard: at}), SEARCHED_ROWS)
+            late = np.flatnonzero(pc.fill_null(pc.greater_equal(rows["time"], time), False).to_numpy())
+            if len(late):
+                row = int(late[0])
+                return Position(rows["seq"][row].as_py(), rows["index"][row].as_py()).before
+            at = upto[shard]
+    return held.head

@@ -192,6 +192,7 @@ class Publisher:
                 if self._suspended or self._lost:
                     continue
                 begun = time.monotonic()
+                self._stale |= any(pump.broken(self._patience) is not None for pump in self._pumps.values())
                 replan = self._stale or begun - planned > PLAN_AT_LEAST
                 if replan:
                     self._stale, planned = False, begun

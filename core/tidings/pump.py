@@ -67,7 +67,7 @@ class Pump:
         stream: StreamDefinition,
         log: Log,
         may_send: Callable[[], bool],
-        on_parked: Callable[[Sending], None],
+        tell: Callable[[Sending], None],
         *,
         window_bytes: int,
         step_rows: int = STEP_ROWS,
@@ -83,7 +83,7 @@ class Pump:
         self._tailed = isinstance(log, TailedLog)
         self._policy: AllocationPolicy = load("tidings.allocation", POLICY)
         self._may_send = may_send
-        self._on_parked = on_parked
+        self._tell = tell
         self._window = window_bytes
         self._step_rows = step_rows
         self._bulk = bulk if not self._tailed else None
@@ -371,6 +371,8 @@ class Pump:
             logger.warning("flow %s: %s to %s are lost", one.flow, first, last)
             one.connection.send(one.message("loss", first=[first.seq, first.index], last=[last.seq, last.index]))
             one.sent = last
+            one.lost = f"{first} to {last} were lost"
+            self._tell(one)
 
     def _park(self, one: Sending, reason: str) -> None:
         """Leave a flow alone that cannot go on: its datamarker goes back by an operator's word only."""
@@ -379,7 +381,7 @@ class Pump:
                 logger.error("flow %s: %s", one.flow, reason)
                 one.reason = reason
                 one.enter(State.PARKED)
-                self._on_parked(one)
+                self._tell(one)
 
     def _send(self, step: Step, caravan: Caravan, served: dict[Sending, tuple[int, Position]]) -> None:
         """Send each flow what it wants of a part of a read. One that cannot be served rides no more.

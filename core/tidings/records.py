@@ -81,6 +81,8 @@ class Records:
         record = {"id": one.subscriber, "epoch": one.epoch}
         if one.told:
             record["parked" if one.state is State.PARKED else "trouble"] = one.told
+        if one.lost:
+            record["lost"] = one.lost
         return self._ownership.begin_write(one.flow, one.epoch, "subscriber", record)
 
     def _finish(self, one: _Marker | Sending, finish: Callable[[], bool]) -> None:

@@ -79,6 +79,8 @@ class Sending:
     failing_since: float = 0.0
     reason: str = ""
     """Why the flow failed, or is parked."""
+    lost: str = ""
+    """Which updates the subscriber was told to be lost, if any were while it has had the flow."""
     told: str = ""
     """The reason as operators see it in ZooKeeper."""
 

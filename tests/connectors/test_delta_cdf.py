@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import tidings
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, LogMismatch, LogRestored, LogUnavailable, PositionsLost
-from tidings.logs import Log, TailedLog
+from tidings.logs import Log, TailedLog, positions_at
 from tidings.positions import Position, Positions
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually
@@ -220,3 +220,15 @@ def test_subscribers_hear_of_changes_in_a_table_and_go_on_after_a_restart(cluste
             eventually(lambda: ("shop.people/1", "delete") in names.told)
             eventually(marked)
     assert len(names.told) == 4
+
+
+def test_a_place_is_found_by_its_time(place: Path) -> None:
+    log = opened(place, key=["id"])
+    between = dt.datetime.now(dt.UTC)
+    write_deltalake(place, people(_3="cecilia"), mode="append")
+    eventually(lambda: log.bounds()[0].head == Position(2, -1))
+    (third,) = told(log.tail(Positions(dict.fromkeys(range(2), Position(1, -1))), 10))
+    shard = next(shard for shard in range(2) if len(log.reader().read(Positions({shard: Position(1, -1)}), 9).rows))
+    assert positions_at(log, shard, between) == Position(*third[:2]).before
+    assert positions_at(log, 1 - shard, between) == Position(2, -1)
+    assert positions_at(log, shard, dt.datetime.now(dt.UTC)) == Position(2, -1)

@@ -134,6 +134,10 @@ def test_what_was_truncated_after_the_datamarker_is_reported_exactly_and_the_flo
         scene.finish("r1", "r2", published=before)
         told = {event.shard: event.numbers for event in scene.record("r2").events("loss")}
         assert told == {shard: (marked[shard] + 1, floors[shard]) for shard in range(SHARDS)}
+        shown = {one.flow.shard: (one.state, one.reason) for one in status(scene.cluster)}
+        assert shown == {
+            shard: ("running", f"{marked[shard] + 1} to {floors[shard]} were lost") for shard in range(SHARDS)
+        }
         scene.publish(400, 50)
         after = pa.concat_tables([before, scene.published()])
         table = after.group_by(["shard", "seq", "object", "version"]).aggregate([])
