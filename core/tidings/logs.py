@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -21,6 +22,7 @@ from tidings.plugins import load
 from tidings.positions import Bounds, Position, Positions
 
 SEARCHED_ROWS = 10_000
+SECRET = re.compile(r"://[^/@]*:[^/@]+@|\b(ssl)?password\s*=", re.IGNORECASE)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +139,7 @@ class TailedLog(Log, Protocol):
         """Every flow has passed these positions: the datastore need not keep what is before them for our sake."""
 
     def distance(self, after: Position, upto: Position) -> int:
-        """How far it is from the one to the other, in a unit of the log's own, say bytes or transactions."""
+        """About how many updates lie between; a guess is enough, to tell who is far behind."""
 
 
 @runtime_checkable
@@ -178,6 +180,11 @@ def split_address(address: str) -> tuple[str, str]:
     scheme, colon, location = address.partition(":")
     if not colon or not scheme or not location:
         raise InvalidOption(f"{address!r} is no log: write a scheme and a place, as in delta:/data/contacts")
+    if SECRET.search(location):
+        raise InvalidOption(
+            f"the address of a {scheme} log must not hold a password, since it is kept in ZooKeeper and shown: "
+            "give it by the environment or by a file, as docs/tail-a-database.md says"
+        )
     return scheme, location
 
 

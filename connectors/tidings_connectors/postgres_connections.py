@@ -1,0 +1,200 @@
+"""Connections to a PostgreSQL server, and what its errors mean.
+
+An error is known by its SQLSTATE, never by its text, which depends on the server's language and version.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tidings.errors import InvalidOption, LogUnavailable, PluginMissing
+from tidings_connectors.postgres_options import check_secrets
+
+try:
+    import psycopg2  # type: ignore[import-untyped]
+    from psycopg2.extensions import make_dsn, new_type, parse_dsn, register_type  # type: ignore[import-untyped]
+    from psycopg2.extras import LogicalReplicationConnection  # type: ignore[import-untyped]
+except ImportError as error:
+    raise PluginMissing("a PostgreSQL log needs psycopg2: pip install 'tidings[postgres]'") from error
+
+# The texts of values must not depend on how a server, a database or a role is set up.
+SETTINGS = "-c datestyle=ISO -c timezone=UTC -c extra_float_digits=1 -c bytea_output=hex"
+CONNECT_TIMEOUT = 10  # seconds, if the address does not say
+
+UNDEFINED_OBJECT = "42704"
+DUPLICATE_OBJECT = "42710"
+INSUFFICIENT_PRIVILEGE = "42501"
+NOT_READY = "55000"  # a slot that is lost, an LSN that lies behind it
+OBJECT_IN_USE = "55006"
+LIMIT_EXCEEDED = "53400"
+READ_ONLY = "25006"
+
+Error = psycopg2.Error
+Broken = (psycopg2.OperationalError, psycopg2.InterfaceError)
+
+
+class Server:
+    """A database of a server, as an address names it. Picklable: it holds the address, and no connection."""
+
+    def __init__(self, address: str) -> None:
+        try:
+            self._parameters: dict[str, Any] = parse_dsn(address)
+        except psycopg2.ProgrammingError:
+            # The text is left out, since nobody knows what is in it.
+            raise InvalidOption(
+                "the address after postgres: is no connection string: write postgresql://user@host:port/database, "
+                "or service=name"
+            ) from None
+        check_secrets(self._parameters)
+
+    def __str__(self) -> str:
+        at = self._parameters
+        if "service" in at and "host" not in at:
+            return f"service {at['service']}"
+        place = at.get("host") or at.get("hostaddr") or "local socket"
+        port = f":{at['port']}" if "port" in at else ""
+        user = f"{at['user']}@" if "user" in at else ""
+        return f"{user}{place}{port}/{at.get('dbname') or at.get('user') or ''}"
+
+    def connect(self) -> Any:
+        """An ordinary connection; each statement is a transaction."""
+        connection = self._connect(psycopg2.extensions.connection)
+        connection.autocommit = True
+        return connection
+
+    def replicate(self) -> Any:
+        """A connection that can tail the log."""
+        return self._connect(LogicalReplicationConnection)
+
+    def _connect(self, factory: Any) -> Any:
+        given = self._parameters
+        settings = {
+            "options": f"{given.get('options', '')} {SETTINGS}".strip(),
+            "connect_timeout": given.get("connect_timeout", CONNECT_TIMEOUT),
+            "client_encoding": "UTF8",
+            "application_name": given.get("application_name", "tidings"),
+        }
+        try:
+            return psycopg2.connect(make_dsn(**{**given, **settings}), connection_factory=factory)
+        except psycopg2.OperationalError as error:
+            # No SQLSTATE comes with these. Whether anyone is there can be found out; what is wrong the server tells.
+            words = " ".join(str(error).split()).rstrip(".")
+            if not self._answers():
+                raise LogUnavailable(
+                    f"PostgreSQL at {self} does not answer ({words}): start it, or correct the address"
+                ) from None
+            raise LogUnavailable(
+                f"PostgreSQL at {self} refuses the connection ({words}): if it is the password, give the right one in "
+                f"PGPASSWORD, a passfile or a service, or set it by ALTER ROLE {self._role()} PASSWORD '...'"
+            ) from None
+
+    def _role(self) -> str:
+        return quoted_name(self._parameters.get("user") or "...")
+
+    def _answers(self) -> bool:
+        """Whether someone listens at the place that the address names; yes if it names none that we can try."""
+        host = self._parameters.get("hostaddr") or self._parameters.get("host") or ""
+        port = self._parameters.get("port", "5432")
+        if "," in f"{host}{port}" or not host:
+            return True
+        with contextlib.suppress(OSError):
+            if host.startswith("/"):
+                with socket.socket(socket.AF_UNIX) as probe:
+                    probe.settimeout(CONNECT_TIMEOUT)
+                    probe.connect(str(Path(host, f".s.PGSQL.{port}")))
+                return True
+            with socket.create_connection((host, int(port)), CONNECT_TIMEOUT):
+                return True
+        return False
+
+
+class Asking:
+    """One ordinary connection for the questions of many threads; made anew when it breaks."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._lock = threading.Lock()
+        self._connection: Any = None
+
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """What a statement returns. A connection that broke since the last one is made anew."""
+        with self._lock:
+            fresh = self._connection is None
+            try:
+                return self._rows(statement, values)
+            except Broken as error:
+                self._drop()
+                if fresh:
+                    raise unavailable(self._server, error) from error
+            try:
+                return self._rows(statement, values)
+            except Broken as error:
+                self._drop()
+                raise unavailable(self._server, error) from error
+
+    def row(self, statement: str, values: Sequence[Any] = ()) -> tuple[Any, ...]:
+        """The one row that a statement returns."""
+        return self.rows(statement, values)[0]
+
+    def close(self) -> None:
+        """Close the connection; the next question opens another."""
+        with self._lock:
+            self._drop()
+
+    def _rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        if self._connection is None:
+            self._connection = self._server.connect()
+        with self._connection.cursor() as cursor:
+            cursor.execute(statement, values)
+            found: list[tuple[Any, ...]] = cursor.fetchall()
+            return found
+
+    def _drop(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def raw_texts(connection: Any, oids: Collection[int]) -> None:
+    """Have values of these types come as the server writes them, as the log has them."""
+    register_type(new_type(tuple(oids), "TEXT", lambda text, cursor: text), connection)
+
+
+def unavailable(server: Server, error: Exception) -> LogUnavailable:
+    """An error of the server that has no cure of its own, in one sentence."""
+    state = getattr(error, "pgcode", None)
+    primary = getattr(getattr(error, "diag", None), "message_primary", None) or str(error) or type(error).__name__
+    words = " ".join(primary.split()).rstrip(".")
+    return LogUnavailable(f"PostgreSQL at {server}: {words}{f' (SQLSTATE {state})' if state else ''}")
+
+
+@contextlib.contextmanager
+def speaking(server: Server) -> Iterator[None]:
+    """Errors of the server become ours."""
+    try:
+        yield
+    except psycopg2.Error as error:
+        raise unavailable(server, error) from error
+
+
+def quoted_name(name: str) -> str:
+    """A name as SQL has it.
+
+    >>> quoted_name('the "shop"')
+    '"the ""shop\"""'
+    """
+    return '"' + name.replace('"', '""') + '"'
+
+
+def quoted_text(text: str) -> str:
+    """A text as SQL has it.
+
+    >>> quoted_text("it's")
+    "'it''s'"
+    """
+    return "'" + text.replace("'", "''") + "'"

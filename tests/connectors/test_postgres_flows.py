@@ -1,0 +1,59 @@
+"""From a statement in PostgreSQL to the callback of a subscriber."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tidings
+from tidings.cluster import Cluster
+from tidings.testing import eventually
+
+from . import postgres_server
+from .postgres_server import Database
+
+database = postgres_server.database
+ROOT = Path(__file__).parents[2]
+
+
+class Seen(tidings.Handler):
+    def __init__(self) -> None:
+        self.updates: list[tidings.Update] = []
+
+    def on_update(self, update: tidings.Update) -> None:
+        self.updates.append(update)
+
+
+def test_rows_arrive_at_a_subscriber_and_the_slot_moves_on(cluster: Cluster, database: Database) -> None:
+    database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
+    cluster.create_stream("shop", 4, database.address(), options=database.options())
+    cluster.create_application("all", ["shop"], start="earliest")
+    cluster.create_application("deletes", ["shop"], filter="operation = delete", start="earliest")
+    everything, deletes = Seen(), Seen()
+    with cluster.subscribe("all", everything), cluster.subscribe("deletes", deletes), cluster.publisher():
+        database.execute("INSERT INTO item SELECT n, 'item ' || n FROM generate_series(1, 100) n")
+        database.execute("UPDATE item SET name = 'x' WHERE id = 7", "DELETE FROM item WHERE id > 90")
+        eventually(lambda: len(everything.updates) >= 111 and len(deletes.updates) >= 10)
+        seen = {(update.shard, update.position): update for update in everything.updates}
+        assert len(seen) == 111
+        assert {update.object for update in deletes.updates} == {f"public.item/{n}" for n in range(91, 101)}
+        newest = [update for update in everything.updates if update.object == "public.item/7"][-1]
+        assert json.loads(newest.payload or b"") == {"id": 7, "name": "x"}
+        last = max(update.seq for update in everything.updates)
+        confirmed = (
+            "SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots "
+            f"WHERE slot_name = '{database.options()['slot']}'"
+        )
+        eventually(lambda: database.execute(confirmed)[0][0] > last, timeout=60)
+
+
+@pytest.mark.slow
+def test_the_example_empties_its_cache(database: Database) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "tail_postgres.py"), database.address().partition(":")[2]]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert "public.tidings_item/1: update" in told
+    assert "the cache is empty" in told
