@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import random
 import signal
@@ -9,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,9 @@ import pytest
 from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
+from tests.drivers import PATIENCE, Drivers, Load, applied, grows, kill
 
 from tidings.claims import Claim
-from tidings.cli import main
 from tidings.cluster import Cluster, connect
 from tidings.errors import PipelineFailed, PipelineHeld
 from tidings.pipelines import Pipeline
@@ -36,8 +37,6 @@ from .conftest import Make
 
 EVERYTHING = Filter(filter="object exists")
 COUNTS = pa.schema([("object", pa.string()), ("seen", pa.int64())])
-PROGRAM = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
-PATIENCE = 120.0
 
 
 class Numbered(Stage):
@@ -170,39 +169,23 @@ pipelines:
 
 
 class Project:
-    """A folder with the file above, its cluster, updates that come all the time, and drivers."""
+    """The project above, updates that come all the time, and drivers."""
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
-        self.folder = folder
         self.contacts = cluster.stream("contacts")
         self.copies = cluster.stream("copies")
-        self.drivers: list[subprocess.Popen[bytes]] = []
-        self._stop = threading.Event()
-        self._load = threading.Thread(target=self._publish, daemon=True)
-        self._load.start()
-
-    def driver(self, *arguments: str) -> subprocess.Popen[bytes]:
-        log = open(self.folder / "driver.log", "ab")  # noqa: SIM115 - the process has it
-        command = [*PROGRAM, "run", "--session-timeout", "4", *arguments]
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        log.close()
-        self.drivers.append(process)
-        return process
-
-    def written(self) -> int:
-        return sum(bounds.head.seq + 1 for bounds in self.copies.log.bounds().values())
+        self.drivers = Drivers(cluster, folder)
+        self._seeds = itertools.count()
+        self._load = Load(self._publish, every=0.03)
 
     def grows(self, by: int) -> None:
-        target = self.written() + by
-        eventually(lambda: self.written() >= target, timeout=PATIENCE)
+        grows(self.copies, by)
 
     def finish(self) -> None:
         """End the load, process all there is, and compare."""
-        self._stop.set()
-        self._load.join()
-        driver = self.driver("--once")
-        assert driver.wait(PATIENCE) == 0, (self.folder / "driver.log").read_text()
+        self._load.stop()
+        self.drivers.finish()
 
         def sequences(stream: Stream) -> dict[str, list[bytes]]:
             found: dict[str, list[bytes]] = {}
@@ -214,57 +197,44 @@ class Project:
         check_log(self.copies.log, 2)
 
     def close(self) -> None:
-        self._stop.set()
-        self._load.join()
-        for driver in self.drivers:
-            if driver.poll() is None:
-                os.killpg(driver.pid, signal.SIGKILL)
-                driver.wait()
+        self.drivers.close()
+        self._load.stop()
 
     def _publish(self) -> None:
-        seed = 0
-        while not self._stop.wait(0.03):
-            self.contacts.writable_log.append(make_updates(10, seed=seed, objects=20))
-            seed += 1
+        self.contacts.writable_log.append(make_updates(10, seed=next(self._seeds), objects=20))
 
 
 @pytest.fixture
-def project(zookeeper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
-    monkeypatch.setenv("TIDINGS_ZOOKEEPER", f"{zookeeper}/{uuid.uuid4()}")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "tidings.yml").write_text(SPEC)
-    assert main(["apply"]) == 0
-    with connect(os.environ["TIDINGS_ZOOKEEPER"]) as cluster:
-        own = Project(cluster, tmp_path)
+def project(zookeeper: str, tmp_path: Path) -> Iterator[Project]:
+    with applied(SPEC, zookeeper, tmp_path) as cluster, contextlib.closing(Project(cluster, tmp_path)) as own:
         yield own
-        own.close()
 
 
 @pytest.mark.slow
 def test_drivers_that_are_killed_in_the_midst_of_a_run_lose_and_repeat_nothing(project: Project) -> None:
     rng = random.Random(7)
     for number in range(3):
-        driver = project.driver()
+        driver = project.drivers.start()
         project.grows(by=rng.randrange(1, 300))
         if number == 0:
             driver.kill()  # Spark's own process ends by itself when its driver is gone
+            driver.wait()
         else:
-            os.killpg(driver.pid, signal.SIGKILL)
-        driver.wait()
+            kill(driver)
     project.finish()
 
 
 @pytest.mark.slow
 def test_a_driver_that_was_stopped_ends_when_it_goes_on_beside_another(project: Project) -> None:
-    first = project.driver()
+    first = project.drivers.start()
     project.grows(by=20)
-    second = project.driver()
+    second = project.drivers.start()
     assert second.wait(PATIENCE) == 1
-    log = project.folder / "driver.log"
+    log = project.drivers.log
     assert f"error: pipeline 'copy' runs already: process {first.pid} on {socket.gethostname()}" in log.read_text()
     os.kill(first.pid, signal.SIGSTOP)
     eventually(lambda: project.cluster.coordination.read("pipelines", "copy") is None, timeout=30)
-    third = project.driver()
+    third = project.drivers.start()
     project.grows(by=100)
     os.kill(first.pid, signal.SIGCONT)
     assert first.wait(PATIENCE) == 1

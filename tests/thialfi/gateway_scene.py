@@ -174,8 +174,8 @@ class Scene:
 
     def __init__(self, cluster: Cluster, folder: Path, shards: int = 4) -> None:
         self.cluster = cluster
-        cluster.create_stream("people", shards)
-        service.create(cluster, SERVICE, ["people"], storage=folder, shards=shards)
+        self.people = cluster.create_stream("people", shards)
+        self.service = service.create(cluster, SERVICE, ["people"], storage=folder / "storage", shards=shards)
         self.operations = cluster.stream(rows.operations_of(SERVICE))
         self.notifications = cluster.stream(rows.notifications_of(SERVICE))
         self.folder = folder

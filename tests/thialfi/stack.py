@@ -15,11 +15,10 @@ from pyspark.sql import SparkSession
 
 from tidings.cluster import Cluster
 from tidings.pipeline_runs import PipelineRun
-from tidings_thialfi import service
 from tidings_thialfi.client import Client
 from tidings_thialfi.listener import Listener
 
-from .gateway_scene import SERVICE, Scene
+from .gateway_scene import Scene
 
 
 class Store:
@@ -75,19 +74,19 @@ class Cache(Listener):
 
 
 class Stack(Scene):
-    """A scene in which the server stage does what it does."""
+    """A scene in which the server stage does what it does: in this Spark session, or else in a driver of the test's."""
 
-    def __init__(self, cluster: Cluster, folder: Path, spark: SparkSession) -> None:
+    def __init__(self, cluster: Cluster, folder: Path, spark: SparkSession | None = None) -> None:
         super().__init__(cluster, folder)
         self.leaving = contextlib.ExitStack()
-        self.people = cluster.create_stream("people", 4)
-        self.service = service.create(cluster, SERVICE, ["people"], storage=folder / "storage")
-        self._spark = spark
         self.run: PipelineRun | None = None
         self.store = Store(self)
-        self.start_stage()
+        self._spark = spark
+        if spark is not None:
+            self.start_stage()
 
     def start_stage(self) -> None:
+        assert self._spark is not None
         self.run = self.service.open(self.cluster).start(self._spark)
 
     def stop_stage(self) -> None:

@@ -1,7 +1,7 @@
 """The property that the service is for: once faults stop, every client knows the latest version of all it wants.
 
-Clients, connections, gateways, the server stage and its state fail at random, by seed, while objects change and clients
-change their minds.
+Clients, connections, gateways, the driver of the server stage and its state fail at random, by seed, while objects
+change and clients change their minds.
 """
 
 from __future__ import annotations
@@ -14,19 +14,28 @@ import time
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from tests.drivers import PATIENCE, Driver, Drivers, Load, grows, kill
 from tests.flows.proxy import Proxy
 
 from tidings.cluster import Cluster
 from tidings.testing import eventually
 from tidings_thialfi import service
+from tidings_thialfi.client_core import Pace
 
-from .gateway_scene import Process
+from .gateway_scene import SERVICE, Process
 from .stack import Cache, Stack
 
-SECONDS = 25.0
+SPEC = f"""
+pipelines:
+  {SERVICE}:
+    input: [people, {SERVICE}.operations]
+    stage: thialfi
+    options: {{service: {SERVICE}}}
+    output: {SERVICE}.notifications
+"""
 OBJECTS = [f"person-{number}" for number in range(10)]
 CLIENTS = 4
+PACE = Pace(most_retry=5.0, resume=5.0)  # a client tries less and less often; here it is not to take minutes
 
 
 def free_port() -> int:
@@ -57,9 +66,10 @@ class Trouble:
     def _start(self, number: int) -> None:
         address = f"ws://{self.proxies[number % 2].address}"
         self.running[number] = contextlib.ExitStack()
-        self.running[number].enter_context(self.stack.cached(address, f"web-{number}", self.caches[number]))
+        client = self.stack.cached(address, f"web-{number}", self.caches[number], pace=PACE)
+        self.running[number].enter_context(client)
 
-    # What happens
+    # What goes wrong
 
     def change(self) -> None:
         self.stack.store.change(self.rng.choice(OBJECTS))
@@ -98,36 +108,67 @@ class Trouble:
             self.caches[number].state = None  # its storage is gone, too
         self._start(number)
 
-    def restart_stage(self) -> None:
-        self.stack.stop_stage()
-        self.stack.start_stage()
+    def happen(self) -> None:
+        for _ in range(self.rng.randrange(1, 5)):
+            self.change()
+        common = [self.cut, self.freeze, self.change_minds, self.change_minds]
+        rare = [self.kill_gateway, self.restart_client]
+        self.rng.choice(rare if self.rng.random() < 0.07 else common)()
 
-    def drop_state(self) -> None:
-        self.stack.stop_stage()
-        self.stack.service = service.drop_state(self.stack.cluster, self.stack.service.name)
-        self.stack.start_stage()
+    def stale(self) -> list[tuple[int, dict[str, int], set[str]]]:
+        """The clients that do not have the latest version of all they want: what they have, and what they want."""
+        return [(n, one.versions, one.wanted) for n, one in enumerate(self.caches) if not one.fresh()]
+
+
+def start(drivers: Drivers, cluster: Cluster) -> Driver:
+    """A driver that has the service's pipeline to itself, and is about to run it."""
+    driver = drivers.start()
+
+    def has_it() -> bool:
+        assert driver.poll() is None, drivers.log.read_text()
+        holder = cluster.coordination.read("pipelines", SERVICE)
+        return holder is not None and holder["pid"] == driver.pid
+
+    eventually(has_it, PATIENCE, every=0.1)
+    return driver
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_once_faults_stop_every_client_knows_the_latest_version_of_all_it_wants(
-    cluster: Cluster, tmp_path: Path, spark: SparkSession, seed: int
+    cluster: Cluster, tmp_path: Path, seed: int
 ) -> None:
-    rng = random.Random(seed)
-    stack = Stack(cluster, tmp_path, spark)
+    rng = random.Random(f"ends {seed}")
+    ends = [signal.SIGKILL, rng.choice([signal.SIGKILL, signal.SIGTERM])]  # few: a driver takes long to start
+    rng.shuffle(ends)
+    drops = rng.randrange(3)  # after which of them the state is dropped; after none, if it is 2
+    (tmp_path / "tidings.yml").write_text(SPEC)
+    stack, drivers = Stack(cluster, tmp_path), Drivers(cluster, tmp_path)
     with contextlib.ExitStack() as leaving:
         leaving.callback(stack.close)
-        trouble = Trouble(stack, rng, leaving)
-        rare = [trouble.kill_gateway, trouble.restart_client, trouble.restart_stage, trouble.drop_state]
-        common = [trouble.cut, trouble.freeze, trouble.change_minds, trouble.change_minds]
-        deadline = time.monotonic() + SECONDS
-        while time.monotonic() < deadline:
-            for _ in range(rng.randrange(1, 8)):
-                trouble.change()
-            rng.choice(rare if rng.random() < 0.2 else common)()
+        leaving.callback(drivers.close)
+        trouble = Trouble(stack, random.Random(seed), leaving)
+        load = Load(trouble.happen, every=0.25)
+        leaving.callback(load.stop)
+        for number, sent in enumerate(ends):
+            driver = start(drivers, cluster)
+            for _ in range(rng.randrange(4)):
+                grows(stack.notifications, by=1)
+            time.sleep(rng.choice((0.0, rng.random())))  # anywhere in a batch
+            if sent == signal.SIGKILL:
+                kill(driver)
+            else:
+                driver.send_signal(sent)
+                assert driver.wait(PATIENCE) == 128 + sent, drivers.log.read_text()
+            if number == drops:
+                eventually(lambda: cluster.coordination.read("pipelines", SERVICE) is None)
+                service.drop_state(cluster, SERVICE)
+        driver = start(drivers, cluster)
+        grows(stack.notifications, by=1)
+        load.stop()
         for name in OBJECTS:
             stack.store.change(name)
-        stale = lambda: [(n, one.versions, one.wanted) for n, one in enumerate(trouble.caches) if not one.fresh()]  # noqa: E731
         with contextlib.suppress(AssertionError):
-            eventually(lambda: not stale(), 90)
-        assert stale() == [], stack.store.versions
+            eventually(lambda: not trouble.stale(), 90)
+        assert trouble.stale() == [], stack.store.versions
+        assert driver.poll() is None, drivers.log.read_text()
