@@ -64,6 +64,9 @@ class DeltaLog:
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> DeltaLog:
+        if stream.options:
+            given = ", ".join(sorted(stream.options))
+            raise InvalidOption(f"stream {stream.name!r} has options ({given}), and a log of ours takes none")
         with _speaking(stream.name, location):
             return cls(SegmentTable.create(_folder(location), stream.name, stream.shards), stream)
 

@@ -89,6 +89,8 @@ class DeltaCdfLog:
         try:
             return DeltaTable(self.folder, version=version)
         except (DeltaError, OSError) as error:
+            if not (self.folder / "_delta_log").exists():
+                raise LogUnavailable(f"there is no Delta table in {self.folder}") from None
             raise LogUnavailable(f"no Delta table can be read in {self.folder}: {error}") from None
 
     def _check(self, table: DeltaTable) -> None:

@@ -155,6 +155,12 @@ def test_a_position_beyond_the_head_is_reported_too(log: DeltaLog) -> None:
     assert caught.value.lost == {2: (Position(head + 1), Position(head + 5))}
 
 
+def test_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match=r"stream 'contacts' has options \(a, b\), and a log of ours takes none"):
+        create_log(StreamDefinition("contacts", 4, f"delta:{tmp_path / 'x'}", options={"b": 1, "a": 2}))
+    assert not (tmp_path / "x").exists()
+
+
 def test_a_shard_that_the_stream_does_not_have_is_refused(log: DeltaLog) -> None:
     with pytest.raises(InvalidPosition, match="shards 0 to 3, not 4"):
         log.tail(Positions({4: Position(0)}), 10)
