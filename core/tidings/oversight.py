@@ -104,7 +104,9 @@ class Oversight:
             wanted = [flow for flow in self._flows() if flow.stream == stream]
             markers = datamarkers(self._coordination, wanted)
             upto = passed({flow: markers.get(flow) for flow in wanted}, pump.stream.shards)
-            if upto is not None:
+            heads = {shard: held.head for shard, held in pump.log.bounds().items()}
+            # A marker beyond the end is of a time before the datastore was restored.
+            if upto is not None and all(at <= heads[shard] for shard, at in upto.items()):
                 pump.log.confirm(upto)
 
 

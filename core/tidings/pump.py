@@ -281,7 +281,11 @@ class Pump:
             if self.stream.replicas:
                 raise  # this one is not as far yet as the one that was read before
             for one in riding:
-                if one.flow.shard in error.lost:
+                if one.flow.shard not in error.lost:
+                    continue
+                if self._tailed:
+                    self._go_back(one, *error.lost[one.flow.shard])
+                else:
                     self._park(one, "it stands after the end of the log, which was made anew or restored")
             return True
         except PositionsLost as error:
@@ -373,6 +377,24 @@ class Pump:
             one.sent = last
             one.lost = f"{first} to {last} were lost"
             self._tell(one)
+
+    def _go_back(self, one: Sending, first: Position, last: Position) -> None:
+        """Go on with the oldest that is held, after a datastore was restored from an older copy.
+
+        What the flow was sent of the time since is lost there, and the subscriber is told so.
+        """
+        floor = self._log.bounds()[one.flow.shard].floor
+        with self.lock:
+            if one.state is not State.OPEN or one.connection is None or one.sent < first:
+                return
+            logger.error(
+                "flow %s: %s to %s are lost in a restored log; it goes on after %s", one.flow, first, last, floor
+            )
+            one.connection.send(one.message("loss", first=[first.seq, first.index], last=[last.seq, last.index]))
+            one.lost = f"{first} to {last} were lost when the log was restored"
+            self._tell(one)
+            one.marker = floor  # in ZooKeeper it is the old one, until the next is acknowledged
+            one.fail(one.lost)
 
     def _park(self, one: Sending, reason: str) -> None:
         """Leave a flow alone that cannot go on: its datamarker goes back by an operator's word only."""

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 import tidings
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, LogMismatch, LogRestored, LogUnavailable, PositionsLost
+from tidings.flows import status
 from tidings.logs import Log, TailedLog, positions_at
 from tidings.positions import Position, Positions
 from tidings.streams import StreamDefinition
@@ -232,3 +233,34 @@ def test_a_place_is_found_by_its_time(place: Path) -> None:
     assert positions_at(log, shard, between) == Position(*third[:2]).before
     assert positions_at(log, 1 - shard, between) == Position(2, -1)
     assert positions_at(log, shard, dt.datetime.now(dt.UTC)) == Position(2, -1)
+
+
+class Losses(Names):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost: list[tuple[Position, Position]] = []
+
+    def on_data_loss(self, flow: Any, first: Position, last: Position) -> None:
+        self.lost.append((first, last))
+
+
+def test_a_restored_table_is_told_as_a_loss_and_read_again(cluster: Cluster, place: Path) -> None:
+    cluster.create_stream("people", 1, f"delta-cdf:{place}", options={"key": ["id"]})
+    cluster.create_application("cache", ["people"], start="earliest")
+    losses = Losses()
+    for number in (3, 4, 5):
+        write_deltalake(place, people(**{f"_{number}": "x"}), mode="append")
+    with cluster.subscribe("cache", losses), cluster.publisher(token_interval=0.2):
+        eventually(lambda: len(losses.told) == 5)
+        eventually(lambda: status(cluster)[0].datamarker.position == Position(4, -1))  # type: ignore[union-attr]
+        for path in sorted((place / "_delta_log").glob("*.json"))[2:]:
+            path.unlink()  # as an older copy has it
+        eventually(lambda: losses.lost == [(Position(2, -1), Position(4, -1))])
+        losses.told.clear()
+        write_deltalake(place, people(_9="y"), mode="append")
+        eventually(lambda: ("shop.people/9", "insert") in losses.told)
+        eventually(lambda: status(cluster)[0].datamarker.position == Position(3, -1))  # type: ignore[union-attr]
+        (flow,) = status(cluster)
+        assert (flow.state, flow.lag) == ("running", 0)
+    assert len(losses.told) == 4
+    assert len(losses.lost) == 1
