@@ -408,7 +408,7 @@ class Pump:
     def _send(self, step: Step, caravan: Caravan, served: dict[Sending, tuple[int, Position]]) -> None:
         """Send each flow what it wants of a part of a read. One that cannot be served rides no more.
 
-        `served` says in which turn each flow began to be served, and up to where it was.
+        `served` says in which turn each flow began to be served, and up to where it was; who is left out leaves it.
         """
         chosen: dict[Application, Rows] = {}
         for one in served:
@@ -419,13 +419,13 @@ class Pump:
             outgoing: dict[Connection, list[tuple[Sending, Rows]]] = defaultdict(list)
             for one, (turn, sent) in list(served.items()):
                 start, end = step.after(one.flow.shard, one.sent)
-                if one.caravan is caravan and one.bytes_in_flight >= self._window and start < end:
+                full = one.bytes_in_flight >= self._window and start < end
+                # While the log was read the flow may have gone back to its datamarker, or got another filter.
+                changed = one.turn != turn or one.sent < sent or one.application not in chosen
+                if one.caravan is caravan and (full or changed or not self._may_send()):
                     one.caravan = None
                 if one.caravan is not caravan or one.state is not State.OPEN or one.connection is None:
-                    continue
-                # While the log was read the flow may have gone back to its datamarker, or got another filter.
-                if one.turn != turn or one.sent < sent or one.application not in chosen or not self._may_send():
-                    one.caravan = None
+                    del served[one]  # nor does it get what comes later in this read, even if it gets on again
                     continue
                 if start == end:
                     continue
