@@ -43,6 +43,9 @@ VALUE_VERSION = 1
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ADDRESS = re.compile(r"(?P<hosts>[^/,\s]+:\d+(,[^/,\s]+:\d+)*)(?P<root>(/[^/\s]+)*)/?")
 
+# By kazoo's own rule a server that was away for a minute would be tried again a minute after it is back, or later.
+RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
+
 
 def check_name(kind: str, name: str) -> str:
     """The name, if it can be a node of ZooKeeper's and a folder's name."""
@@ -83,6 +86,7 @@ class Coordination:
         self._client = KazooClient(
             hosts=self.hosts,
             timeout=session_timeout,
+            connection_retry=RECONNECT,
             auth_data=[("digest", credentials)] if credentials else None,
             default_acl=[*CREATOR_ALL_ACL, *READ_ACL_UNSAFE] if credentials else None,
         )

@@ -66,5 +66,5 @@ def test_flows_stop_while_zookeeper_is_away_for_a_minute_and_go_on_when_it_is_ba
         with pytest.raises(AssertionError):
             eventually(lambda: quiet.append(scene.delivered("r1", "r2")) or len(set(quiet)) > 1, timeout=55, every=0.5)
         server.start()
-        eventually(lambda: scene.delivered("r1", "r2") > quiet[0] + 150)
+        eventually(lambda: scene.delivered("r1", "r2") > quiet[0] + 150, timeout=120)
     scene.finish("r1", "r2")
