@@ -10,31 +10,28 @@ is one object.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from tidings.errors import InvalidOption, LogMismatch, LogRestored, LogUnavailable, PositionsLost
-from tidings.logs import Read, Slice
+from tidings.logs import Read
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
+from tidings_connectors import tailing
 from tidings_connectors.row_mapping import DELETE, INSERT, UPDATE, Changes, Column, Kind, RowMapping, updates_of
+from tidings_connectors.tailing import Tailing, chosen, later, missing
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
-    from pyspark.sql import DataFrame, SparkSession
 
     from tidings.streams import StreamDefinition
 
@@ -51,13 +48,13 @@ class CdfOptions(RowMapping):
     key: tuple[str, ...] = Field(default=(), strict=False)
 
 
-class DeltaCdfLog:
+class DeltaCdfLog(Tailing):
     """A `TailedLog` over a table's change data feed."""
 
     def __init__(self, folder: Path, stream: StreamDefinition, options: CdfOptions) -> None:
         self.folder = folder
         self.options = options
-        self._stream = stream
+        super().__init__(stream)
         self._lock = threading.Lock()
         self._known: tuple[float, dict[int, Bounds]] = (-1e9, {})
         self._began: int | None = None
@@ -69,14 +66,7 @@ class DeltaCdfLog:
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
-        try:
-            options = CdfOptions.model_validate(dict(stream.options))
-        except ValidationError as error:
-            one = error.errors()[0]
-            known = ", ".join(CdfOptions.model_fields)
-            what = ".".join(map(str, one["loc"]))
-            problem = one["msg"].removeprefix("Value error, ")
-            raise InvalidOption(f"stream {stream.name!r}: option {what!r}: {problem} (options: {known})") from None
+        options = tailing.options_of(CdfOptions, stream, "Delta")
         log = cls(Path(location), stream, options)
         log._check(log.table())
         return log
@@ -146,13 +136,13 @@ class DeltaCdfLog:
         return self.table(version).metadata().configuration.get(FEED) == "true"
 
     def check(self, after: Positions) -> None:
-        """Raise unless these positions are held."""
-        held = next(iter(self.bounds().values()))
-        name = self._stream.name
-        gone = {shard: (Position(at.seq, at.index + 1), held.floor) for shard, at in after.items() if at < held.floor}
+        with self._lock:
+            self._known = (-1e9, self._known[1])
+        held, name = self.bounds()[0], self._stream.name
+        # There is no version before 0, so whoever stands there has lost nothing.
+        gone, ahead = missing(held, Positions({shard: max(at, Position(0, -1)) for shard, at in after.items()}))
         if gone:
             raise PositionsLost(f"stream {name!r} holds versions from {held.floor.seq} on, and no older ones", gone)
-        ahead = {shard: (held.head, at) for shard, at in after.items() if at > held.head}
         if ahead:
             raise LogRestored(
                 f"the table of stream {name!r} ends at version {held.head.seq - 1}: it was restored", ahead
@@ -160,32 +150,6 @@ class DeltaCdfLog:
 
     def reader(self) -> DeltaCdfReader:
         return DeltaCdfReader(self)
-
-    def reach(self, after: Positions, limit: int | None) -> Positions:
-        """The head, whatever the limit is: how many rows a version has is only known to those who read it."""
-        after = self._whole(after)
-        self.check(after)
-        return Positions({shard: max(after[shard], held.head) for shard, held in self.bounds().items()})
-
-    def tail(self, after: Positions, limit: int) -> pa.Table:
-        return DeltaCdfReader(self, wait=0.0).read(self._whole(after), limit).rows.slice(0, limit)
-
-    def slices(self, after: Positions, upto: Positions) -> list[Slice]:
-        """One slice: a version is read as a whole."""
-        after, upto = self._whole(after), self._whole(upto)
-        self.check(after)
-        return [DeltaCdfSlice(self._stream, self.folder, after, upto)] if any(after[s] < upto[s] for s in after) else []
-
-    def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
-        reader = spark.read.format("tidings").options(**self._spark_options(after))
-        if upto is not None:
-            reader = reader.option("endingPosition", str(self._whole(upto)))
-        rows: DataFrame = reader.load()
-        return rows
-
-    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
-        rows: DataFrame = spark.readStream.format("tidings").options(**self._spark_options(after)).load()
-        return rows
 
     def confirm(self, upto: Positions) -> None:
         """Nothing to do: the table keeps its versions by its own rules (`delta.logRetentionDuration`, VACUUM)."""
@@ -229,16 +193,6 @@ class DeltaCdfLog:
                 f"version {version} of the table in {self.folder} cannot be read, maybe since it was vacuumed: {error}"
             ) from None
         return found
-
-    def _whole(self, positions: Positions) -> Positions:
-        return Positions({**{shard: held.head for shard, held in self.bounds().items()}, **positions})
-
-    def _spark_options(self, after: Positions | None) -> dict[str, str]:
-        options = {"definition": json.dumps(self._stream.to_json())}
-        if after is not None:
-            first = {shard: Position(at.seq, at.index + 1) for shard, at in self._whole(after).items()}
-            options["startingPosition"] = str(Positions(first))
-        return options
 
 
 META = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -307,8 +261,10 @@ class DeltaCdfReader:
         self._held: tuple[int, pa.Table] = (-1, SCHEMA.empty_table())
 
     def read(self, after: Positions, limit: int) -> Read:
-        self._log.check(after)
-        head = self._log.bounds()[0].head
+        held = self._log.bounds()[0]
+        if any(not held.floor <= at <= held.head for at in after.values()):
+            self._log.check(after)
+        head = held.head
         rear = min(after.values())
         version = rear.seq + (0 if rear.index < 0 or self._has_more(rear) else 1)
         if version >= head.seq:
@@ -318,7 +274,8 @@ class DeltaCdfReader:
             )
         found, count, upto = [], 0, rear
         while version < head.seq and count < limit:
-            rows = _after(self._version(version), after)
+            rows = self._version(version)
+            rows = chosen(rows, later(rows, after))
             room = limit - count
             found.append(rows.slice(0, room))
             count += len(found[-1])
@@ -341,42 +298,3 @@ class DeltaCdfReader:
         if self._held[0] != version:
             self._held = (version, self._log.changes(version))
         return self._held[1]
-
-
-def _after(rows: pa.Table, after: Positions, upto: Positions | None = None) -> pa.Table:
-    """The rows of the shards that are named, after the one position and up to the other."""
-    if not len(rows):
-        return rows
-    wanted = _later(rows, after)
-    if upto is not None:
-        wanted &= ~_later(rows, upto)
-    return rows if wanted.all() else rows.filter(pa.array(wanted))
-
-
-def _later(rows: pa.Table, positions: Positions) -> npt.NDArray[np.bool_]:
-    """Which rows lie after their shard's position; none of a shard that is not named."""
-    shards, seqs, indexes = (rows[name].to_numpy() for name in ("shard", "seq", "index"))
-    size = max([*positions, int(shards.max())]) + 1
-    at_seq, at_index = np.full(size, np.iinfo(np.int64).max), np.zeros(size, np.int64)
-    for shard, at in positions.items():
-        at_seq[shard], at_index[shard] = at.seq, at.index
-    found: npt.NDArray[np.bool_] = (seqs > at_seq[shards]) | ((seqs == at_seq[shards]) & (indexes > at_index[shards]))
-    return found
-
-
-@dataclass(frozen=True)
-class DeltaCdfSlice:
-    """A range of the feed."""
-
-    stream: StreamDefinition
-    folder: Path
-    after: Positions
-    upto: Positions
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        with contextlib.closing(DeltaCdfLog.open(str(self.folder), self.stream)) as log:
-            last = max(self.upto.values())
-            for version in range(max(0, min(self.after.values()).seq), last.seq + 1):
-                if Position(version, -1) >= last:
-                    break
-                yield from _after(log.changes(version), self.after, self.upto).to_batches()

@@ -12,29 +12,22 @@ PARTITION` removed; and when an XA transaction is prepared, whether it will be c
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import json
 import os
 import socket
 import threading
 import time
 import weakref
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
 import xxhash
 
-from tidings.errors import InvalidPosition, LogUnavailable
-from tidings.logs import Slice, split_address
+from tidings.errors import LogUnavailable
 from tidings.positions import Bounds, Position, Positions
-from tidings.updates import SCHEMA
-from tidings_connectors import mysql_preflight
+from tidings_connectors import mysql_preflight, tailing
 from tidings_connectors.mysql_connection import POSITION_GONE, Connection, ServerError
 from tidings_connectors.mysql_feed import Feed, first_gtid
-from tidings_connectors.mysql_options import MysqlOptions, Place, options_of, place_of
+from tidings_connectors.mysql_options import MysqlOptions, Place, place_of
 from tidings_connectors.mysql_positions import (
     Gtid,
     GtidState,
@@ -43,11 +36,10 @@ from tidings_connectors.mysql_positions import (
     parse_state,
     seq_in,
 )
-from tidings_connectors.mysql_reader import MysqlReader, between
+from tidings_connectors.mysql_reader import MysqlReader
+from tidings_connectors.tailing import Tailing
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from tidings.streams import StreamDefinition
 
 FRESH = 0.2  # seconds for which bounds are not asked for again
@@ -58,14 +50,14 @@ _readers = itertools.count()
 _salt = os.urandom(8).hex()
 
 
-class MysqlLog:
+class MysqlLog(Tailing):
     """A `TailedLog` over the binary log. Made by `create` and `open`."""
 
     def __init__(self, place: Place, stream: StreamDefinition, options: MysqlOptions) -> None:
         self.options = options
         self.shards = stream.shards
         self.stream_name = stream.name
-        self._stream = stream
+        super().__init__(stream)
         self._place = place
         self._connection = Connection(place)
         self._lock = threading.Lock()
@@ -84,57 +76,16 @@ class MysqlLog:
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> MysqlLog:
-        log = cls.unchecked(location, stream)
+        options = tailing.options_of(MysqlOptions, stream, "MariaDB")
+        log = cls(place_of(location, options), stream, options)
         mysql_preflight.check(log._connection, log._server_id())
         return log
-
-    @classmethod
-    def unchecked(cls, location: str, stream: StreamDefinition) -> MysqlLog:
-        """Open a log without a look at the server's settings."""
-        options = options_of(stream.name, stream.options)
-        return cls(place_of(location, options), stream, options)
 
     def bounds(self) -> dict[int, Bounds]:
         return self._held(FRESH)
 
-    def reach(self, after: Positions, limit: int | None) -> Positions:
-        """The head, whatever the limit is: how many rows a transaction has is only known to those who read it."""
-        self.check(self._whole(after), now=True)
-        return Positions({shard: max(after[shard], held.head) for shard, held in self.bounds().items()})
-
     def reader(self) -> MysqlReader:
         return MysqlReader(self)
-
-    def tail(self, after: Positions, limit: int) -> pa.Table:
-        """The next rows, up to the head as it is now. It opens a connection; to read on and on, use `reader`."""
-        after, found = self._whole(after), [SCHEMA.empty_table()]
-        self.check(after)
-        upto = Positions({shard: held.head for shard, held in self._held(0).items()})
-        with contextlib.closing(self.reader()) as reader:
-            for rows in between(reader, after, upto):
-                found.append(rows.slice(0, limit))
-                limit -= len(found[-1])
-                if limit <= 0:
-                    break
-        return pa.concat_tables(found)
-
-    def slices(self, after: Positions, upto: Positions) -> list[Slice]:
-        """One slice: to cut a log into several, each would have to be read from its beginning."""
-        after, upto = self._whole(after), self._whole(upto)
-        self.check(after)
-        wanted = [shard for shard in after if after[shard] < upto[shard]]
-        if not wanted:
-            return []
-        return [MysqlSlice(self._stream, *(Positions({s: at[s] for s in wanted}) for at in (after, upto)))]
-
-    def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
-        reader = spark.read.format("tidings").options(**self._spark_options(after))
-        if upto is not None:
-            reader = reader.option("endingPosition", str(self._whole(upto)))
-        return reader.load()
-
-    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
-        return spark.readStream.format("tidings").options(**self._spark_options(after)).load()
 
     def confirm(self, upto: Positions) -> None:
         """Nothing to do: the server keeps its log by its own rules (`binlog_expire_logs_seconds`)."""
@@ -184,12 +135,8 @@ class MysqlLog:
         with self._lock:
             self._known.clear()
 
-    def check(self, after: Positions, *, now: bool = False) -> None:
-        """Raise unless the log holds what comes after these positions, and reaches up to them."""
-        self._check_shards(after)
-        bounds = self._held(0 if now else FRESH)
-        if any(not bounds[shard].floor <= at <= bounds[shard].head for shard, at in after.items()):
-            check_held(self.stream_name, self._held(0), after)
+    def check(self, after: Positions) -> None:
+        check_held(self.stream_name, self._held(0)[0], after)
 
     # What the server says
 
@@ -263,36 +210,3 @@ class MysqlLog:
             return self.options.server_id + number % 1000
         name = f"{self.stream_name}/{socket.gethostname()}/{os.getpid()}/{_salt}/{number}"
         return HIGH + xxhash.xxh3_64_intdigest(name.encode()) % (HIGH - 1)
-
-    def _check_shards(self, positions: Positions) -> None:
-        if len(positions) and max(positions) >= self.shards:
-            raise InvalidPosition(
-                f"stream {self.stream_name!r} has shards 0 to {self.shards - 1}, not {max(positions)}"
-            )
-
-    def _whole(self, positions: Positions) -> Positions:
-        """The positions of all shards."""
-        self._check_shards(positions)
-        return Positions({shard: positions[shard] for shard in range(self.shards)})
-
-    def _spark_options(self, after: Positions | None) -> dict[str, str]:
-        options = {"definition": json.dumps(self._stream.to_json())}
-        if after is not None:
-            first = {shard: Position(at.seq, at.index + 1) for shard, at in self._whole(after).items()}
-            options["startingPosition"] = str(Positions(first))
-        return options
-
-
-@dataclass(frozen=True)
-class MysqlSlice:
-    """The rows of some shards between two positions, read from the server by whoever has the slice."""
-
-    stream: StreamDefinition
-    after: Positions
-    upto: Positions
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        log = MysqlLog.unchecked(split_address(self.stream.log)[1], self.stream)
-        with contextlib.closing(log), contextlib.closing(log.reader()) as reader:
-            for rows in between(reader, self.after, self.upto):
-                yield from rows.to_batches()

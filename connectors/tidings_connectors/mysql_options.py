@@ -9,13 +9,12 @@ any.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from tidings.errors import InvalidOption
 from tidings_connectors.row_mapping import RowMapping
@@ -87,28 +86,11 @@ def place_of(location: str, options: MysqlOptions) -> Place:
 
 def _check_address(parts: SplitResult) -> None:
     # The address is not shown: there may be a secret in it, in the right place or in a wrong one.
-    if parts.password is not None or parts.query or parts.fragment:
-        raise InvalidOption(
-            f"an address is kept in ZooKeeper, so a password has no place in it: write {FORM} and set MYSQL_PWD, or "
-            "name an option file by the option 'defaults_file'"
-        )
-    if parts.scheme not in ("mysql", "mariadb") or not parts.hostname or not parts.username:
+    if (
+        parts.query
+        or parts.fragment
+        or parts.scheme not in ("mysql", "mariadb")
+        or not parts.hostname
+        or not parts.username
+    ):
         raise InvalidOption(f"the address of the log cannot be read: write {FORM}")
-
-
-def options_of(stream: str, options: Mapping[str, Any]) -> MysqlOptions:
-    """The options of a stream, checked."""
-    try:
-        return MysqlOptions.model_validate(dict(options))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        known = ", ".join(sorted(MysqlOptions.model_fields))
-        if first["type"] == "extra_forbidden":
-            wrong = f"there is no option {name!r}"
-        elif first["type"] == "missing":
-            wrong = f"option {name!r} is missing"
-        else:
-            message = first["msg"].removeprefix("Value error, ")
-            wrong = f"option {name!r}: {message[:1].lower()}{message[1:]}"
-        raise InvalidOption(f"stream {stream!r} of a MySQL log: {wrong} (options: {known})") from None

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from tidings.errors import LogRestored, PositionsLost
 from tidings.positions import Bounds, Position, Positions
+from tidings_connectors.tailing import missing
 
 
 class Gtid(NamedTuple):
@@ -67,15 +68,10 @@ def after_transaction(seq: int) -> Position:
     return Position(seq + 1, -1)
 
 
-def check_held(stream: str, bounds: Mapping[int, Bounds], after: Positions) -> None:
+def check_held(stream: str, bounds: Bounds, after: Positions) -> None:
     """Raise unless the log holds all that comes after these positions, and reaches up to them."""
     # The first transaction of all is number 1, so whoever stands before it has lost nothing.
-    first = after_transaction(0)
-    lost = {
-        shard: (Position(at.seq, at.index + 1), bounds[shard].floor)
-        for shard, at in after.items()
-        if max(at, first) < bounds[shard].floor
-    }
+    lost, ahead = missing(bounds, Positions({shard: max(at, after_transaction(0)) for shard, at in after.items()}))
     if lost:
         shard, (start, floor) = next(iter(lost.items()))
         others = f" (and some of {len(lost) - 1} other shards)" if len(lost) > 1 else ""
@@ -84,11 +80,6 @@ def check_held(stream: str, bounds: Mapping[int, Bounds], after: Positions) -> N
             "the binary log was purged",
             lost,
         )
-    ahead = {
-        shard: (Position(bounds[shard].head.seq, bounds[shard].head.index + 1), at)
-        for shard, at in after.items()
-        if max(at, first) > bounds[shard].head
-    }
     if ahead:
         shard, (end, at) = next(iter(ahead.items()))
         raise LogRestored(

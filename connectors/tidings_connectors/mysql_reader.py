@@ -5,16 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidings.errors import LogUnavailable
 from tidings.logs import Read, ends
-from tidings.positions import MAX_SEQ, Position, Positions
+from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.mysql_connection import POSITION_GONE, ServerError
 from tidings_connectors.mysql_feed import Begin, End, Feed, Item, Rows, Statement
@@ -22,6 +20,7 @@ from tidings_connectors.mysql_options import MysqlOptions
 from tidings_connectors.mysql_positions import GtidState, after_transaction, seq_in
 from tidings_connectors.mysql_rows import Draft, Shape, changed, savepoint_of, truncated, truncated_table
 from tidings_connectors.row_mapping import Changes, updates_of
+from tidings_connectors.tailing import later
 
 WAIT = 0.05  # seconds that a read waits for rows, and gathers them
 LINGER = 0.002  # seconds that a read waits for more rows when it has some
@@ -50,7 +49,7 @@ class Source(Protocol):
     def forget(self) -> None:
         """The server does not know states that readers have met: it is another one."""
 
-    def check(self, after: Positions, *, now: bool = False) -> None:
+    def check(self, after: Positions) -> None:
         """Raise unless the log holds what comes after these positions, and reaches up to them."""
 
 
@@ -211,7 +210,7 @@ class MysqlReader:
             self.close()
             if error.code == POSITION_GONE:
                 self._source.forget()
-                self._source.check(after, now=True)
+                self._source.check(after)
             raise
         except BaseException:
             self.close()
@@ -258,7 +257,7 @@ class MysqlReader:
 
     def _handed_out(self, sequencer: Sequencer, rows: pa.Table, after: Positions, limit: int) -> Read:
         """Of these rows, those that are asked for, at most so many; the others are left for the next read."""
-        wanted = np.flatnonzero(_after(rows, after))
+        wanted = np.flatnonzero(later(rows, after))
         self._left, self._stand = None, sequencer.place
         if len(wanted) > limit:
             cut = int(wanted[limit - 1]) + 1
@@ -278,29 +277,8 @@ def made_by(statement: Statement, savepoint: str) -> bool:
     return savepoint_of(statement.text) == (False, savepoint)
 
 
-def between(reader: MysqlReader, after: Positions, upto: Positions) -> Iterator[pa.Table]:
-    """The rows of the shards that `after` names, up to and including `upto`."""
-    while any(at < upto[shard] for shard, at in after.items()):
-        rows, after = reader.read(after, STEP_ROWS)
-        rows = rows.filter(pa.array(~_after(rows, upto)))
-        if len(rows):
-            yield rows
-
-
 def ordered(tables: list[pa.Table]) -> pa.Table:
     """The rows of all tables by their positions."""
     if len(tables) < 2:
         return tables[0] if tables else SCHEMA.empty_table()
     return pa.concat_tables(tables).sort_by([("seq", "ascending"), ("index", "ascending")])
-
-
-def _after(rows: pa.Table, after: Positions) -> npt.NDArray[np.bool_]:
-    """Which rows come after these positions; those of shards that are not named do not."""
-    shards, seqs, indexes = (rows[name].to_numpy() for name in ("shard", "seq", "index"))
-    count = int(max(shards.max(initial=0), max(after, default=0))) + 1
-    seq, index = np.full(count, MAX_SEQ), np.zeros(count, np.int64)
-    for shard, at in after.items():
-        seq[shard], index[shard] = at.seq, at.index
-    own, at_index = seq[shards], index[shards]
-    found: npt.NDArray[np.bool_] = (seqs > own) | ((seqs == own) & (indexes > at_index))
-    return found

@@ -14,19 +14,12 @@ server needs a replication slot for each stream and each reader.
 from __future__ import annotations
 
 import contextlib
-import json
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
-
-from tidings.errors import InvalidPosition
 from tidings.positions import Bounds, Position, Positions
-from tidings.updates import SCHEMA
 from tidings_connectors.postgres_connections import Asking, Server
 from tidings_connectors.postgres_merging import MergedReader
 from tidings_connectors.postgres_options import PostgresOptions, options_of
@@ -34,25 +27,20 @@ from tidings_connectors.postgres_preflight import check_server
 from tidings_connectors.postgres_reader import Heartbeat, PostgresReader
 from tidings_connectors.postgres_slots import FRESH, Slot, State
 from tidings_connectors.postgres_snapshot import Run, Snapshot
+from tidings_connectors.tailing import Tailing
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-    from pyspark.sql.streaming.readwriter import DataStreamReader
-
     from tidings.streams import StreamDefinition
 
-    R = TypeVar("R", DataFrameReader, DataStreamReader)
-
-SLICE_ROWS = 50_000  # rows of one batch of a slice
 ROW_BYTES = 200  # of WAL, as a guess
 
 
-class PostgresLog:
+class PostgresLog(Tailing):
     """A `TailedLog` over a replication slot. Made by `create` and `open`."""
 
     def __init__(self, server: Server, stream: StreamDefinition, options: PostgresOptions) -> None:
         self._server = server
-        self._stream = stream
+        super().__init__(stream)
         self._options = options
         self._asking = Asking(server)
         self._slot = Slot(server, self._asking, stream.name, options.slot)
@@ -97,51 +85,17 @@ class PostgresLog:
                 self._bounds = dict.fromkeys(range(self._stream.shards), now)
             return self._bounds
 
-    def reach(self, after: Positions, limit: int | None) -> Positions:
-        """The head. How many rows are on the way there only reading tells, so the limit cannot be honoured."""
-        state = self._state()
-        stands = self._all(after)
-        self._slot.check(state, stands)
-        return Positions({shard: max(at, state.head) for shard, at in stands.items()})
-
     def reader(self) -> PostgresReader | MergedReader:
         """A reader, for one who reads on and on; it holds a connection and a temporary replication slot."""
-        return self._reader(self._heartbeat)
+        plain = PostgresReader(
+            self._server, self._asking, self._slot, self._options, self._stream.shards, self._heartbeat, self._forget
+        )
+        with self._lock:
+            self._readers.add(plain)
+        return plain if self._snapshot is None else MergedReader(plain, self._snapshot, self._slot)
 
-    def quiet_reader(self) -> PostgresReader | MergedReader:
-        """A reader that writes no signs of life, for one who reads a range."""
-        return self._reader(None)
-
-    def tail(self, after: Positions, limit: int) -> pa.Table:
-        """The next rows. Each call opens a connection: who reads on and on uses a `reader`."""
-        stands = self._all(after)
-        state = self._state()
-        self._slot.check(state, stands)
-        with contextlib.closing(self.quiet_reader()) as reader:
-            parts = [SCHEMA.empty_table()]
-            found = 0
-            while found < limit and min(stands.values()) < state.head:
-                rows, stands = reader.read(stands, limit - found)
-                parts.append(rows)
-                found += len(rows)
-        return pa.concat_tables(parts).slice(0, limit)
-
-    def slices(self, after: Positions, upto: Positions) -> list[PostgresSlice]:
-        stands, end = self._all(after), self._all(upto)
-        state = self._state()
-        self._slot.check(state, stands)
-        self._slot.check(state, upto)
-        asked = Positions({shard: at for shard, at in stands.items() if at < end[shard]})
-        return [PostgresSlice(self._location, self._stream, asked, end)] if len(asked) else []
-
-    def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
-        reader = self._source(spark.read, after)
-        if upto is not None:
-            reader = reader.option("endingPosition", str(self._all(upto)))
-        return reader.load()
-
-    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
-        return self._source(spark.readStream, after).load()
+    def check(self, after: Positions) -> None:
+        self._slot.check(self._state(), after)
 
     def confirm(self, upto: Positions) -> None:
         """Move the slot to the last of these positions; a shard that is not named has passed nothing."""
@@ -163,10 +117,6 @@ class PostgresLog:
             reader.close()
         self._slot.close()
         self._asking.close()
-
-    @property
-    def _location(self) -> str:
-        return self._stream.log.partition(":")[2]
 
     def _check(self, *, slots: int) -> None:
         check_server(self._server, self._asking, self._slot, self._options.publication, slots=slots)
@@ -193,55 +143,6 @@ class PostgresLog:
         if self._snapshot is not None:
             self._snapshot.take(self._options.publication, self._options.mapping, self._stream.shards)
 
-    def _reader(self, heartbeat: Heartbeat | None) -> PostgresReader | MergedReader:
-        plain = PostgresReader(
-            self._server, self._asking, self._slot, self._options, self._stream.shards, heartbeat, self._forget
-        )
-        with self._lock:
-            self._readers.add(plain)
-        return plain if self._snapshot is None else MergedReader(plain, self._snapshot, self._slot)
-
     def _forget(self, reader: PostgresReader) -> None:
         with self._lock:
             self._readers.discard(reader)
-
-    def _all(self, positions: Positions) -> Positions:
-        """The positions for every shard: one that is not named stands at the start."""
-        shards = self._stream.shards
-        if len(positions) and max(positions) >= shards:
-            raise InvalidPosition(f"stream {self._stream.name!r} has shards 0 to {shards - 1}, not {max(positions)}")
-        return Positions({shard: positions[shard] for shard in range(shards)})
-
-    def _source(self, reader: R, after: Positions | None) -> R:
-        """Spark's reader of this stream."""
-        reader = reader.format("tidings").option("definition", json.dumps(self._stream.to_json()))
-        if after is not None:
-            stands = self._all(after)
-            first = Positions({shard: Position(at.seq, at.index + 1) for shard, at in stands.items()})
-            reader = reader.option("startingPosition", str(first))
-        return reader
-
-
-@dataclass(frozen=True)
-class PostgresSlice:
-    """The rows of some shards between two positions, read by a reader of its own."""
-
-    location: str
-    stream: StreamDefinition
-    after: Positions
-    upto: Positions
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        log = PostgresLog(Server(self.location), self.stream, options_of(self.stream))
-        end_seq, end_index = (
-            np.array([getattr(self.upto[shard], name) for shard in range(self.stream.shards)], np.int64)
-            for name in ("seq", "index")
-        )
-        with contextlib.closing(log), contextlib.closing(log.quiet_reader()) as reader:
-            stands = self.after
-            while any(at < self.upto[shard] for shard, at in stands.items()):
-                rows, stands = reader.read(stands, SLICE_ROWS)
-                shards, seqs, indexes = (rows[name].to_numpy() for name in ("shard", "seq", "index"))
-                last, last_index = end_seq[shards], end_index[shards]
-                within = (seqs < last) | ((seqs == last) & (indexes <= last_index))
-                yield from rows.filter(pa.array(within)).to_batches()

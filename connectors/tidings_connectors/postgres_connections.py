@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from tidings.errors import InvalidOption, LogUnavailable, PluginMissing
-from tidings_connectors.postgres_options import check_secrets
 
 try:
     import psycopg2  # type: ignore[import-untyped]
@@ -50,7 +49,6 @@ class Server:
                 "the address after postgres: is no connection string: write postgresql://user@host:port/database, "
                 "or service=name"
             ) from None
-        check_secrets(self._parameters)
 
     def __str__(self) -> str:
         at = self._parameters

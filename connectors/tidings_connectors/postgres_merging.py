@@ -7,9 +7,10 @@ import pyarrow as pa
 
 from tidings.logs import Read
 from tidings.positions import Position, Positions
-from tidings_connectors.postgres_reader import PostgresReader, wanted
+from tidings_connectors.postgres_reader import PostgresReader
 from tidings_connectors.postgres_slots import FRESH, Slot
 from tidings_connectors.postgres_snapshot import Run, Snapshot
+from tidings_connectors.tailing import chosen, later
 
 
 class MergedReader:
@@ -46,9 +47,9 @@ class MergedReader:
         rows = self._rows(run, first).slice(0, limit)
         last = int(rows["index"][-1].as_py())
         at = Position(run.place, -1) if last + 1 >= run.end else Position(run.seq, last)
-        chosen = wanted(rows, after, int(max(rows["shard"].to_numpy(), default=0)) + 1)
-        rows = rows if chosen.all() else rows.filter(pa.array(chosen))
-        return Read(rows, Positions({shard: max(stand, at) for shard, stand in after.items()}))
+        return Read(
+            chosen(rows, later(rows, after)), Positions({shard: max(stand, at) for shard, stand in after.items()})
+        )
 
     def _rows(self, run: Run, first: int) -> pa.Table:
         """Rows from this index on; those of the same chunk as the last ones need not be read again."""

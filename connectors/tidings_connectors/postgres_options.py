@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import xxhash
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from tidings.errors import InvalidOption
+from tidings_connectors import tailing
 from tidings_connectors.row_mapping import RowMapping, mapping_of
 
 if TYPE_CHECKING:
     from tidings.streams import StreamDefinition
 
 MAX_NAME = 63  # bytes of a name in PostgreSQL
-SECRETS = ("password", "sslpassword")
 
 
 class PostgresOptions(RowMapping):
@@ -41,25 +40,7 @@ class PostgresOptions(RowMapping):
 
 def options_of(stream: StreamDefinition) -> PostgresOptions:
     """The options of a stream; `InvalidOption` says which are there if one is not known."""
-    try:
-        options = PostgresOptions.model_validate(dict(stream.options))
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name = ".".join(map(str, first["loc"]))
-        known = ", ".join(sorted(PostgresOptions.model_fields))
-        match first["type"]:
-            case "extra_forbidden":
-                raise InvalidOption(
-                    f"stream {stream.name!r} has an option {name!r}, which a PostgreSQL log does not know; "
-                    f"it knows {known}"
-                ) from None
-            case "missing":
-                raise InvalidOption(f"stream {stream.name!r} tails PostgreSQL and needs the option {name!r}") from None
-            case _:
-                reason = first["msg"].removeprefix("Value error, ")
-                raise InvalidOption(
-                    f"option {name!r} of stream {stream.name!r} cannot be used: {reason[:1].lower() + reason[1:]}"
-                ) from None
+    options = tailing.options_of(PostgresOptions, stream, "PostgreSQL")
     if options.snapshot and not options.snapshot_folder:
         raise InvalidOption(f"stream {stream.name!r} wants a snapshot and needs the option 'snapshot_folder' for it")
     return options if options.slot else options.model_copy(update={"slot": slot_name(stream.name)})
@@ -77,13 +58,3 @@ def slot_name(stream: str) -> str:
     if plain == stream and len(plain) <= MAX_NAME - 8:
         return f"tidings_{plain}"
     return f"tidings_{plain[: MAX_NAME - 15]}_{xxhash.xxh3_64_hexdigest(stream.encode())[:6]}"
-
-
-def check_secrets(parameters: Mapping[str, Any]) -> None:
-    """Raise if the parameters of a connection hold a secret."""
-    for name in SECRETS:
-        if parameters.get(name):
-            raise InvalidOption(
-                f"the address of a PostgreSQL log must not hold a {name}, since it is kept in ZooKeeper: "
-                "use PGPASSWORD, a passfile or a service"
-            )

@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from tidings.errors import InvalidPosition, LogUnavailable
 from tidings.logs import Read, ends
-from tidings.positions import MAX_SEQ, Position, Positions
+from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.postgres_connections import (
     INSUFFICIENT_PRIVILEGE,
@@ -37,6 +36,7 @@ from tidings_connectors.postgres_decoding import ROW_TAGS, Batch, Decoder
 from tidings_connectors.postgres_options import PostgresOptions
 from tidings_connectors.postgres_slots import FRESH, Slot, lsn_text
 from tidings_connectors.row_mapping import updates_of
+from tidings_connectors.tailing import chosen, later
 
 WAIT = 0.05  # seconds that a read waits for something to come
 LINGER = 0.001  # and for more, when something came
@@ -276,8 +276,7 @@ class PostgresReader:
             order = np.argsort(np.concatenate([order for _, order in batches]))
             rows = pa.concat_tables(tables).combine_chunks().take(order)
         self._seen |= ends(rows)
-        chosen = wanted(rows, after, self._shards)
-        return rows if chosen.all() else rows.filter(pa.array(chosen))
+        return chosen(rows, later(rows, after))
 
     def _key_of(self, oid: int) -> list[str]:
         with speaking(self._server):
@@ -300,18 +299,6 @@ class PostgresReader:
         if connection is not None:
             with contextlib.suppress(Error):
                 connection.close()
-
-
-def wanted(rows: pa.Table, after: Positions, shards: int) -> npt.NDArray[np.bool_]:
-    """Which rows are of a shard that is named, and after its position."""
-    after_seq = np.full(max([shards, *(shard + 1 for shard in after)]), MAX_SEQ, np.int64)
-    after_index = np.zeros(len(after_seq), np.int64)
-    for shard, at in after.items():
-        after_seq[shard], after_index[shard] = at.seq, at.index
-    places, seqs, indexes = (rows[name].to_numpy() for name in ("shard", "seq", "index"))
-    low, low_index = after_seq[places], after_index[places]
-    chosen: npt.NDArray[np.bool_] = (seqs > low) | ((seqs == low) & (indexes > low_index))
-    return chosen
 
 
 def _broken(error: Exception) -> bool:

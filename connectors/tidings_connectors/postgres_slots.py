@@ -10,7 +10,7 @@ import time
 from typing import Any, NamedTuple
 
 from tidings.errors import LogMismatch, LogRestored, LogUnavailable, PositionsLost
-from tidings.positions import Position, Positions
+from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.postgres_connections import (
     DUPLICATE_OBJECT,
     LIMIT_EXCEEDED,
@@ -22,6 +22,7 @@ from tidings_connectors.postgres_connections import (
     quoted_text,
     speaking,
 )
+from tidings_connectors.tailing import missing
 
 FRESH = 0.2  # seconds for which an answer is good enough for those who ask again and again
 
@@ -117,7 +118,7 @@ class Slot:
 
     def check(self, state: State, after: Positions) -> None:
         """Raise unless a reader that stands at these positions can be served."""
-        gone = {shard: (Position(at.seq, at.index + 1), state.floor) for shard, at in after.items() if at < state.floor}
+        gone, ahead = missing(Bounds(state.floor, state.head), after)
         if gone:
             shard, (first, last) = next(iter(gone.items()))
             others = f" (nor {'those' if len(gone) > 2 else 'that'} of {len(gone) - 1} more)" if len(gone) > 1 else ""
@@ -129,11 +130,6 @@ class Slot:
             )
         if state.lost:
             raise LogUnavailable(f"stream {self._stream!r} cannot be read: {self._lost_reason()}")
-        ahead = {
-            shard: (Position(state.head.seq, state.head.index + 1), at)
-            for shard, at in after.items()
-            if at > state.head
-        }
         if not ahead:
             return
         shard, (_, at) = next(iter(ahead.items()))

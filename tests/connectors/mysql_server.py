@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import functools
 import json
 import os
-import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import uuid
@@ -20,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from tidings.logs import create_log
 from tidings.positions import Positions
@@ -28,15 +26,12 @@ from tidings.testing import eventually
 from tidings_connectors.mysql import MysqlLog
 from tidings_connectors.mysql_reader import MysqlReader
 
+from .mysql_install import die_with_parent, free_port, missing, owner, program, template
+
 PASSWORD = "s3cret-word"  # of the user `tidings`, who may do all that a reader needs
+ITEMS = "CREATE TABLE items (id INT PRIMARY KEY, name VARCHAR(50))"
 
-
-def missing() -> str | None:
-    """What is not installed that a server needs, or None."""
-    for name in ("mariadbd", "mariadb-install-db"):
-        if _program(name) is None:
-            return f"{name} is not installed (Debian: apt-get install mariadb-server)"
-    return None
+needs_mariadb = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 
 
 class Server:
@@ -46,7 +41,7 @@ class Server:
         # Not in pytest's folder: the server's user may not go in there, and the path of a socket must be short.
         self._place = Path(tempfile.mkdtemp(prefix="mariadb-"))
         self.folder = self._place / "data"
-        self.port = _free_port()
+        self.port = free_port()
         self._options = {
             "server_id": server_id,
             "log_bin": "binlog",
@@ -63,8 +58,8 @@ class Server:
             **options,
         }
         self._process: subprocess.Popen[bytes] | None = None
-        shutil.copytree(_template(), self.folder)
-        if user := _owner():
+        shutil.copytree(template(), self.folder)
+        if user := owner():
             subprocess.run(["chown", "-R", user, str(self._place)], check=True)
 
     @property
@@ -79,13 +74,13 @@ class Server:
     def start(self) -> Server:
         """Start it and wait until it answers."""
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in self._options.items() if value]
-        command = [_program("mariadbd"), "--no-defaults", f"--datadir={self.folder}", f"--port={self.port}"]
+        command = [program("mariadbd"), "--no-defaults", f"--datadir={self.folder}", f"--port={self.port}"]
         command += [f"--socket={self.socket}", f"--pid-file={self._place / 'pid'}", "--bind-address=127.0.0.1"]
         command += [f"--log-error={self._place / 'errors.err'}", *arguments]
         if os.geteuid() == 0:
-            command.append(f"--user={_owner() or 'root'}")
+            command.append(f"--user={owner() or 'root'}")
         quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, preexec_fn=_die_with_parent, **quiet)
+        self._process = subprocess.Popen(command, preexec_fn=die_with_parent, **quiet)
         eventually(self._answers, timeout=60)
         return self
 
@@ -186,50 +181,6 @@ def follow(replica: Server, primary: Server) -> None:
 
 
 @functools.cache
-def _template() -> Path:
-    """A fresh data folder, made once: making one takes seconds."""
-    place = Path(tempfile.mkdtemp(prefix="mariadb-template-"))
-    atexit.register(shutil.rmtree, place, ignore_errors=True)
-    data = place / "data"
-    user = _owner()
-    if user:
-        subprocess.run(["chown", user, str(place)], check=True)
-    command = [_program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", "--skip-test-db"]
-    command += ["--auth-root-authentication-method=normal", *([f"--user={user}"] if user else [])]
-    made = subprocess.run(command, capture_output=True, text=True, check=False)
-    if made.returncode:
-        raise AssertionError(f"mariadb-install-db failed: {made.stdout[-1000:]}{made.stderr[-1000:]}")
-    return data
-
-
-def _die_with_parent() -> None:
-    """Let the server go when the tests go, however they do."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-
-
-def _owner() -> str | None:
-    """The user that a server runs as when root starts it."""
-    if os.geteuid() != 0:
-        return None
-    try:
-        return pwd.getpwnam("mysql").pw_name
-    except KeyError:
-        return "root"
-
-
-def _program(name: str) -> str | None:
-    return shutil.which(name) or shutil.which(name, path="/usr/sbin:/usr/local/sbin:/usr/local/bin")
-
-
-def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
-@functools.cache
 def shared() -> Server:
     """One server for all tests that do not harm theirs."""
     server = Server().start()
@@ -301,3 +252,45 @@ def listed(rows: pa.Table) -> list[Any]:
     for row in found:
         row["payload"] = json.loads(row["payload"]) if row["payload"] is not None else None
     return found
+
+
+def inserts(numbers: range) -> list[str]:
+    return [f"INSERT INTO items VALUES ({number}, 'x')" for number in numbers]
+
+
+def ids(rows: list[Any]) -> list[int]:
+    return [row["payload"]["id"] for row in rows]
+
+
+def places(rows: list[Any]) -> list[tuple[int, int]]:
+    return [(row["seq"], row["index"]) for row in rows]
+
+
+def brief(rows: list[Any]) -> list[tuple[str, str]]:
+    return [(row["object"].partition(".")[2], row["attributes"]["operation"]) for row in rows]
+
+
+@pytest.fixture(autouse=True)
+def password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MYSQL_PWD", PASSWORD)
+
+
+@pytest.fixture
+def shared_server() -> Server:
+    return shared()
+
+
+@pytest.fixture(scope="module")
+def own_server() -> Iterator[Server]:
+    """A server that may be harmed, as long as it is well again afterwards."""
+    with running() as own:
+        yield own
+
+
+@pytest.fixture
+def scene(server: Server) -> Iterator[Scene]:
+    """A database with a table of items, in what the file of the tests has as its `server`."""
+    own = Scene(server)
+    own.sql(ITEMS)
+    yield own
+    own.close()

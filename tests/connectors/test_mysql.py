@@ -1,11 +1,10 @@
-"""Reading a MariaDB's binary log: transactions, positions, tables."""
+"""Reading a MariaDB's binary log: transactions, positions, resuming, several readers."""
 
 from __future__ import annotations
 
 import pickle
 import resource
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,43 +12,22 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tidings.errors import InvalidOption, InvalidPosition
+from tidings.errors import InvalidPosition
 from tidings.logs import Read, TailedLog, open_log
 from tidings.positions import START, Position, Positions
 from tidings.testing import eventually
 from tidings.updates import SCHEMA
 
-from .mysql_server import PASSWORD, Scene, drain, heads, listed, missing, now, shared
+from . import mysql_server
+from .mysql_server import PASSWORD, Scene, brief, drain, heads, ids, inserts, listed, needs_mariadb, now, places
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
-
-ITEMS = "CREATE TABLE items (id INT PRIMARY KEY, name VARCHAR(50))"
-
-
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    monkeypatch.setenv("MYSQL_PWD", PASSWORD)
-    own = Scene(shared())
-    own.sql(ITEMS)
-    yield own
-    own.close()
-
-
-def brief(rows: list[Any]) -> list[tuple[str, str]]:
-    return [(row["object"].partition(".")[2], row["attributes"]["operation"]) for row in rows]
-
-
-def ids(rows: list[Any]) -> list[int]:
-    return [row["payload"]["id"] for row in rows]
+password, server, scene = mysql_server.password, mysql_server.shared_server, mysql_server.scene
+pytestmark = needs_mariadb
 
 
 def some(read: Read) -> Read | None:
     """What was read, if there is something: the first read may be over before the connection is there."""
     return read if len(read.rows) else None
-
-
-def places(rows: list[Any]) -> list[tuple[int, int]]:
-    return [(row["seq"], row["index"]) for row in rows]
 
 
 def test_it_is_a_tailed_log(scene: Scene) -> None:
@@ -114,7 +92,7 @@ def test_rows_in_small_bites_come_once_and_in_order_within_and_across_transactio
 def test_a_reader_stops_mid_transaction_and_a_new_one_goes_on(scene: Scene) -> None:
     log = scene.log("items")
     start = heads(log)
-    scene.sql(*(f"INSERT INTO items VALUES ({number}, 'x')" for number in range(30)), together=True)
+    scene.sql(*inserts(range(30)), together=True)
     end = now(log)
     for stop in (1, 7, 29):
         reader = log.reader()
@@ -146,7 +124,7 @@ def test_rows_of_one_gtid_in_several_tables_share_its_numbers(scene: Scene) -> N
 def test_shards_stand_where_they_stand_and_others_are_left_out(scene: Scene) -> None:
     log = scene.log("items", shards=4)
     start = heads(log)
-    scene.sql(*(f"INSERT INTO items VALUES ({number}, 'x')" for number in range(40)))
+    scene.sql(*inserts(range(40)))
     end = now(log)
     everything, _ = drain(log.reader(), start, end)
     of = {shard: [row for row in everything if row["shard"] == shard] for shard in range(4)}
@@ -162,7 +140,7 @@ def test_shards_stand_where_they_stand_and_others_are_left_out(scene: Scene) -> 
 def test_a_reader_goes_back_and_takes_up_other_shards(scene: Scene) -> None:
     log = scene.log("items", shards=4)
     start = heads(log)
-    scene.sql(*(f"INSERT INTO items VALUES ({number}, 'x')" for number in range(40)))
+    scene.sql(*inserts(range(40)))
     end = now(log)
     reader = log.reader()
     everything, _ = drain(reader, start, end)
@@ -206,138 +184,6 @@ def test_the_position_moves_though_all_that_happens_is_of_no_concern(scene: Scen
     reader.close()
 
 
-def test_a_table_of_the_same_name_in_another_database_is_another(scene: Scene) -> None:
-    other = Scene(scene.server)
-    other.sql(ITEMS)
-    log = scene.log("items", shards=1)
-    after = heads(log)
-    other.sql("INSERT INTO items VALUES (1, 'theirs')", "TRUNCATE items")
-    scene.sql("INSERT INTO items VALUES (2, 'ours')")
-    assert ids(listed(log.tail(after, 10))) == [2]
-
-
-def test_what_is_rolled_back_is_not_seen_and_takes_no_number(scene: Scene) -> None:
-    log = scene.log("items")
-    after = heads(log)
-    connection = scene.connect(autocommit=False)
-    with connection.cursor() as cursor:
-        cursor.execute("INSERT INTO items VALUES (1, 'never')")
-        connection.rollback()
-        cursor.execute("INSERT INTO items VALUES (2, 'kept')")
-        cursor.execute("SAVEPOINT here")
-        cursor.execute("INSERT INTO items VALUES (3, 'taken back')")
-        cursor.execute("ROLLBACK TO SAVEPOINT here")
-        cursor.execute("INSERT INTO items VALUES (4, 'kept')")
-        connection.commit()
-    connection.close()
-    rows = listed(log.tail(after, 10))
-    assert ids(rows) == [2, 4]
-    assert places(rows) == [(after[0].seq, 0), (after[0].seq, 1)]
-
-
-def test_what_is_undone_beside_a_table_without_transactions_is_not_seen(scene: Scene) -> None:
-    scene.sql("CREATE TABLE plain (id INT PRIMARY KEY) ENGINE = MyISAM")
-    log = scene.log("items", "plain")
-    after = heads(log)
-    scene.sql(
-        "INSERT INTO items VALUES (1, 'kept')",
-        "SAVEPOINT here",
-        "INSERT INTO items VALUES (2, 'undone')",
-        "INSERT INTO plain VALUES (3)",
-        "ROLLBACK TO here",
-        "INSERT INTO items VALUES (4, 'kept')",
-        together=True,
-    )
-    rows = listed(log.tail(after, 10))
-    assert ids(rows) == [3, 1, 4]
-    assert places(rows)[1:] == [(after[0].seq + 1, 0), (after[0].seq + 1, 2)]
-
-
-def test_columns_are_added_and_dropped_mid_stream(scene: Scene) -> None:
-    log = scene.log("items")
-    after = heads(log)
-    scene.sql(
-        "INSERT INTO items VALUES (1, 'a')",
-        "ALTER TABLE items ADD COLUMN age INT AFTER id",
-        "INSERT INTO items VALUES (2, 20, 'b')",
-        "ALTER TABLE items DROP COLUMN name",
-        "INSERT INTO items VALUES (3, 30)",
-        "ALTER TABLE items RENAME COLUMN age TO years",
-        "UPDATE items SET years = 31 WHERE id = 3",
-    )
-    rows, _ = drain(log.reader(), after, now(log))
-    assert [row["payload"] for row in rows] == [
-        {"id": 1, "name": "a"},
-        {"id": 2, "age": 20, "name": "b"},
-        {"id": 3, "age": 30},
-        {"id": 3, "years": 31},
-    ]
-
-
-def test_a_new_key_is_a_delete_of_the_old_object_and_an_update_of_the_new(scene: Scene) -> None:
-    log = scene.log("items")
-    after = heads(log)
-    scene.sql(
-        "INSERT INTO items VALUES (1, 'a'), (5, 'e')", "UPDATE items SET id = id + 1, name = 'z' ORDER BY id DESC"
-    )
-    rows = listed(log.tail(after, 10))[2:]
-    assert brief(rows) == [("items/5", "delete"), ("items/6", "update"), ("items/1", "delete"), ("items/2", "update")]
-    assert [row["payload"] for row in rows[:2]] == [{"id": 5, "name": "e"}, {"id": 6, "name": "z"}]
-    assert places(rows) == [(after[0].seq + 1, index) for index in range(4)]
-    halfway = Positions({0: Position(after[0].seq + 1, 0), 1: Position(after[0].seq + 1, 0)})
-    assert listed(log.tail(halfway, 10)) == rows[1:]
-
-
-def test_keys_of_several_columns_and_of_a_prefix_are_in_their_order(scene: Scene) -> None:
-    scene.sql(
-        "CREATE TABLE pairs (a INT, b VARCHAR(9), c INT, PRIMARY KEY (b, a))",
-        "CREATE TABLE words (n INT, word TEXT, PRIMARY KEY (word(5)))",
-    )
-    log = scene.log("pairs", "words")
-    after = heads(log)
-    scene.sql("INSERT INTO pairs VALUES (1, 'x,y', 3)", "INSERT INTO words VALUES (1, 'longish')")
-    assert [name for name, _ in brief(listed(log.tail(after, 10)))] == ["pairs/x%2Cy,1", "words/longish"]
-
-
-def test_a_table_without_a_key_is_one_object(scene: Scene) -> None:
-    scene.sql("CREATE TABLE heap (n INT)")
-    log = scene.log("heap")
-    after = heads(log)
-    scene.sql("INSERT INTO heap VALUES (1), (1)", "UPDATE heap SET n = 2 LIMIT 1", "DELETE FROM heap WHERE n = 2")
-    rows = listed(log.tail(after, 10))
-    assert brief(rows) == [("heap", "insert"), ("heap", "insert"), ("heap", "update"), ("heap", "delete")]
-
-
-def test_a_truncated_table_is_one_update(scene: Scene) -> None:
-    scene.sql("CREATE TABLE `odd ``name` (id INT PRIMARY KEY)")
-    log = scene.log("items", "odd `name", shards=1, version="id", object="{table}:{id}", shard="id")
-    after = heads(log)
-    scene.sql("INSERT INTO items VALUES (1, 'a')", "TRUNCATE TABLE items", "INSERT INTO items VALUES (1, 'a')")
-    scene.sql(f"truncate {scene.database}.items", "/* by hand */ TRUNCATE `odd ``name`")
-    rows = listed(log.tail(after, 10))
-    assert [row["attributes"]["operation"] for row in rows] == ["insert", "truncate", "insert", "truncate", "truncate"]
-    assert rows[1]["object"] == f"{scene.database}.items"
-    assert rows[1]["payload"] is None
-    assert rows[4]["object"] == f"{scene.database}.odd `name"
-    assert places(rows) == [(after[0].seq + number, 0) for number in range(5)]
-
-
-def test_the_mapping_is_that_of_the_options(scene: Scene) -> None:
-    scene.sql("CREATE TABLE users (id INT PRIMARY KEY, region VARCHAR(9), revision BIGINT)")
-    log = scene.log(
-        "users", shards=8, object="user/{id}", version="revision", attributes=["region"], shard="region", payload="none"
-    )
-    after = heads(log)
-    scene.sql("INSERT INTO users VALUES (1, 'eu', 70), (2, 'eu', 71)")
-    rows = listed(log.tail(after, 10))
-    assert [(row["object"], row["version"], row["payload"]) for row in rows] == [
-        ("user/1", 70, None),
-        ("user/2", 71, None),
-    ]
-    assert len({row["shard"] for row in rows}) == 1
-    assert rows[0]["attributes"]["region"] == "eu"
-
-
 def test_a_huge_transaction_is_read_in_parts_and_in_bounded_memory(scene: Scene) -> None:
     log = scene.log("items", shards=1)
     after = heads(log)
@@ -378,7 +224,7 @@ def test_readers_follow_a_writer_without_missing_or_doubling(scene: Scene) -> No
     done = threading.Event()
 
     def write() -> None:
-        scene.sql(*(f"INSERT INTO items VALUES ({number}, 'x')" for number in range(1000)))
+        scene.sql(*inserts(range(1000)))
         done.set()
 
     writer = threading.Thread(target=write)
@@ -418,7 +264,7 @@ def test_readers_whose_number_was_chosen_do_not_end_each_other(scene: Scene) -> 
 def test_a_slice_can_be_read_elsewhere_and_again(scene: Scene) -> None:
     log = scene.log("items", shards=3)
     start = heads(log)
-    scene.sql(*(f"INSERT INTO items VALUES ({number}, 'x')" for number in range(20)))
+    scene.sql(*inserts(range(20)))
     end = log.reach(start, 5)
     assert end == now(log)
     scene.sql("INSERT INTO items VALUES (99, 'later')")
@@ -436,9 +282,9 @@ def test_spark_scans_and_follows_it(scene: Scene, spark: SparkSession, tmp_path:
     file.write_text(f"[client]\npassword={PASSWORD}\n")
     log = scene.log("items", shards=2, defaults_file=str(file))
     start = heads(log)
-    scene.sql(*(f"INSERT INTO items VALUES ({number}, 'x')" for number in range(10)))
+    scene.sql(*inserts(range(10)))
     middle = now(log)
-    scene.sql(*(f"INSERT INTO items VALUES ({number}, 'x')" for number in range(10, 15)))
+    scene.sql(*inserts(range(10, 15)))
     assert log.scan(spark, start, middle).count() == 10
     assert log.scan(spark, middle).count() == 5
     query = log.stream(spark, start).writeStream.format("memory").queryName(scene.database)
@@ -451,22 +297,3 @@ def test_a_shard_that_the_stream_does_not_have_is_refused(scene: Scene) -> None:
     log = scene.log("items")
     with pytest.raises(InvalidPosition, match="shards 0 to 1, not 2"):
         log.tail(Positions({2: Position(0)}), 10)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({}, "option 'tables' is missing"),
-        ({"tables": []}, "option 'tables'"),
-        ({"tables": ["items"]}, "'items' is no table: write database.table"),
-        ({"tables": ["a.b"], "tabels": 1}, "there is no option 'tabels' .*domain.*server_id.*tables"),
-        ({"tables": ["a.b"], "domain": -1}, "option 'domain'"),
-        ({"tables": ["a.b"], "object": "{"}, "option 'object'"),
-        ({"tables": ["a.b"], "defaults_file": "/nowhere/my.cnf"}, "which is no file"),
-    ],
-)
-def test_wrong_options_are_told(scene: Scene, options: dict[str, Any], words: str) -> None:
-    from dataclasses import replace
-
-    with pytest.raises(InvalidOption, match=words):
-        open_log(replace(scene.definition("items"), options=options))

@@ -9,41 +9,30 @@ from pathlib import Path
 
 import pytest
 
-import tidings
 from tidings.cluster import Cluster
 from tidings.testing import eventually
 
 from . import postgres_server
 from .postgres_server import Database
+from .subscribers import hearing
 
 database = postgres_server.database
 ROOT = Path(__file__).parents[2]
 
 
-class Seen(tidings.Handler):
-    def __init__(self) -> None:
-        self.updates: list[tidings.Update] = []
-
-    def on_update(self, update: tidings.Update) -> None:
-        self.updates.append(update)
-
-
 def test_rows_arrive_at_a_subscriber_and_the_slot_moves_on(cluster: Cluster, database: Database) -> None:
     database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
     cluster.create_stream("shop", 4, database.address(), options=database.options())
-    cluster.create_application("all", ["shop"], start="earliest")
-    cluster.create_application("deletes", ["shop"], filter="operation = delete", start="earliest")
-    everything, deletes = Seen(), Seen()
-    with cluster.subscribe("all", everything), cluster.subscribe("deletes", deletes), cluster.publisher():
+    with hearing(cluster, "shop") as (everything, deletes):
         database.execute("INSERT INTO item SELECT n, 'item ' || n FROM generate_series(1, 100) n")
         database.execute("UPDATE item SET name = 'x' WHERE id = 7", "DELETE FROM item WHERE id > 90")
-        eventually(lambda: len(everything.updates) >= 111 and len(deletes.updates) >= 10)
-        seen = {(update.shard, update.position): update for update in everything.updates}
+        eventually(lambda: len(everything) >= 111 and len(deletes) >= 10)
+        seen = {(update.shard, update.position): update for update in everything}
         assert len(seen) == 111
-        assert {update.object for update in deletes.updates} == {f"public.item/{n}" for n in range(91, 101)}
-        newest = [update for update in everything.updates if update.object == "public.item/7"][-1]
+        assert {update.object for update in deletes} == {f"public.item/{n}" for n in range(91, 101)}
+        newest = [update for update in everything if update.object == "public.item/7"][-1]
         assert json.loads(newest.payload or b"") == {"id": 7, "name": "x"}
-        last = max(update.seq for update in everything.updates)
+        last = max(update.seq for update in everything)
         confirmed = (
             "SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots "
             f"WHERE slot_name = '{database.options()['slot']}'"
