@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tidings.filters import Filter
     from tidings.logs import Log
+    from tidings.sending import Sending
 
 MESSAGES_IN_FLIGHT = 8
 PATIENCE = 60.0
@@ -54,14 +55,15 @@ def send_in_bulk(
     log: Log,
     after: Positions,
     upto: Positions,
-    targets: Sequence[Target],
-    filters: Sequence[Filter],
+    group: Sequence[Sending],
     security: Security,
 ) -> None:
     """Send the rows between to the flows, and return when they are processed; `DeliveryFailed` if that fails."""
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as sf
 
+    filters = list(dict.fromkeys(one.filter for one in group))
+    targets = _targets(group, filters)
     chosen = [one.column().alias(f"_{number}") for number, one in enumerate(filters)]
     shards = sorted({target.shard for target in targets})
     rows = log.scan(spark, after, upto).where(sf.col("shard").isin(shards)).select("*", *chosen)
@@ -71,6 +73,22 @@ def send_in_bulk(
         ordered.mapInArrow(_Task(tuple(targets), security), "sent long").agg(sf.sum("sent")).collect()
     except PySparkException as error:
         raise DeliveryFailed(f"a large step failed: {str(error).splitlines()[0]}") from None
+
+
+def _targets(group: Sequence[Sending], filters: Sequence[Filter]) -> list[Target]:
+    return [
+        Target(
+            *one.flow,
+            one.epoch,
+            one.turn,
+            one.sent,
+            one.connection.address,
+            one.connection.key,
+            filters.index(one.filter),
+        )
+        for one in group
+        if one.connection is not None
+    ]
 
 
 class _Task:

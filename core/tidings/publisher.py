@@ -1,7 +1,7 @@
 """The publisher: owns flows, and has each sent to the subscriber that holds it.
 
-One thread compares what ZooKeeper says with what this publisher does, and takes and releases flows. A `Pump` for each
-stream does the sending; `Placement` finds the subscribers and speaks with them.
+One thread compares the plan with what this publisher does, and takes and releases flows. A `Pump` for each stream does
+the sending; `Placement` finds the subscribers and speaks with them.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kazoo.protocol.states import KazooState
 
 from tidings.applications import Application
-from tidings.bulk import Target, send_in_bulk
+from tidings.bulk import send_in_bulk
 from tidings.coordination import Coordination, check_name
 from tidings.delivery import OPEN, Security
 from tidings.errors import CoordinationUnavailable, PublisherExists, TidingsError
 from tidings.flows import Flow
 from tidings.leases import Lease
-from tidings.logs import Log, open_log, positions_at
+from tidings.logs import Log, open_log
 from tidings.membership import Membership
 from tidings.oversight import Oversight
-from tidings.ownership import Member, Ownership, Taken, Wanted, plan_ownership
+from tidings.ownership import Ownership, Taken, Wanted
 from tidings.placement import Placement
-from tidings.positions import Bounds, Position, Positions
-from tidings.pump import BULK_ROWS, RETRY, Pump
+from tidings.planning import Plan, read_plan, starting_position
+from tidings.positions import Position, Positions
+from tidings.pump import BULK_ROWS, Pump
+from tidings.pumps import Pumps
 from tidings.sending import Sending
 from tidings.streams import StreamDefinition
 from tidings.views import View
@@ -83,7 +85,6 @@ class Publisher:
         self._spark = spark
         self._bulk_rows = bulk_rows
         self._window = window_bytes
-        self._patience = patience
         self._security = security
         self._ownership = Ownership(coordination, self.name)
         self._changed = threading.Event()
@@ -92,20 +93,18 @@ class Publisher:
         self._draining = False
         self._suspended = False
         self._lost = False
-        self._unreadable: dict[str, str] = {}
-        self._retry = 0.0
+        self._pumps = Pumps(self._pump, self._let_go, patience)
+        self._plan = Plan()
         self._view = View(coordination, self._on_change)
         taken = PublisherExists(f"a publisher {self.name!r} is running already; give this one another name")
         self._membership = Membership(self._view, coordination, ("publishers", self.name), taken)
         self._membership.join(self._record)
-        self._pumps: dict[str, Pump] = {}
-        self._plan: dict[Application, list[Flow]] = {}
         self._lease = Lease(coordination)
         self._placement = Placement(
             self.name,
             self._view,
             self._ownership,
-            self._pumps,
+            self._pumps.running,
             self.may_send,
             self._changed.set,
             security=security,
@@ -115,8 +114,8 @@ class Publisher:
         self._oversight = Oversight(
             coordination,
             self.name,
-            self._pumps,
-            lambda: [flow for flows in self._plan.values() for flow in flows],
+            self._pumps.running,
+            lambda: [flow for flows in self._plan.flows.values() for flow in flows],
             self.may_send,
         )
         coordination.client.add_listener(self._on_state)
@@ -146,8 +145,7 @@ class Publisher:
         self._thread.join()
         self._coordination.client.remove_listener(self._on_state)
         self._oversight.close()
-        for pump in self._pumps.values():
-            pump.close()
+        self._pumps.close()
         self._placement.close()
         if self._coordination.client.connected:  # else what is left goes with the session
             with contextlib.suppress(TidingsError):
@@ -192,13 +190,13 @@ class Publisher:
                 if self._suspended or self._lost:
                     continue
                 begun = time.monotonic()
-                self._stale |= any(pump.broken(self._patience) is not None for pump in self._pumps.values())
+                self._stale |= self._pumps.broken
                 replan = self._stale or begun - planned > PLAN_AT_LEAST
                 if replan:
                     self._stale, planned = False, begun
                     if not self._reconcile():
                         self._stale = True
-                for application, flows in self._plan.items():
+                for application, flows in self._plan.flows.items():
                     self._place(application, flows, replan)
                 self._placement.advance()
                 self._closed.wait(time.monotonic() - begun)  # with very many flows, leave half of the time to sending
@@ -231,83 +229,25 @@ class Publisher:
     def _reconcile(self) -> bool:
         """Take the flows that should be ours, and leave the others; False if it must be tried again soon."""
         self._membership.keep(self._record)
-        names = self._view.children("streams")
-        self._view.fill([("streams", name) for name in names])
-        streams = {name: value for name in names if (value := self._view.value("streams", name))}
-        definitions = {name: StreamDefinition.from_json(value) for name, value in streams.items()}
-        applications = self._applications()
-        self._plan = {
-            application: [
-                Flow(application.name, stream, shard)
-                for stream in application.streams
-                if stream in definitions
-                for shard in range(definitions[stream].shards)
-            ]
-            for application in applications.values()
-        }
-        flows = [flow for those in self._plan.values() for flow in those]
-        target = plan_ownership(self._members(definitions), flows, self._pins(flows))
-        mine = {flow for flow, owner in target.items() if owner == self.name}
-        definitions = {name: one.at(self._replica) for name, one in definitions.items() if self._reads(one)}
-        self._open_logs({name: definitions[name] for name in {flow.stream for flow in mine}}, definitions)
+        self._plan = plan = read_plan(self._view)
+        mine = {flow for flow, owner in plan.owners.items() if owner == self.name}
+        readable = {name: one.at(self._replica) for name, one in plan.streams.items() if self._reads(one)}
+        self._pumps.open({flow.stream for flow in mine}, readable)
+        self._membership.keep(self._record)  # so that others learn at once what cannot be read here
         owned = {sending.flow: sending for sending in self._placement.sendings()}
         for flow, sending in owned.items():
-            if flow.application not in applications:
+            if flow.application not in plan.applications:
                 self._placement.forget(sending)
             elif flow not in mine:
                 self._placement.leave(sending)
             else:
-                self._update(sending, applications[flow.application])
-        wanted = [flow for flow in mine if flow not in owned and flow.stream in self._pumps]
+                self._update(sending, plan.applications[flow.application])
+        wanted = [flow for flow in mine if flow not in owned and flow.stream in self._pumps.running]
         self._view.fill([(*flow.place, "owner") for flow in wanted])
         # One that has an owner is looked at again when that is gone, which the view tells.
         free = [flow for flow in wanted if self._view.value(*flow.place, "owner") is None]
-        whole = [self._take(free[at : at + AT_ONCE], applications) for at in range(0, len(free), AT_ONCE)]
-        return all(whole) and not self._unreadable
-
-    def _open_logs(self, wanted: dict[str, StreamDefinition], defined: dict[str, StreamDefinition]) -> None:
-        """Have a pump for each stream that is wanted, and none for one that was dropped or made anew."""
-        for name, pump in list(self._pumps.items()):
-            if pump.stream != defined.get(name):
-                self._give_up(name, "it was changed")
-                del self._unreadable[name]
-        for name, pump in list(self._pumps.items()):
-            if (reason := pump.broken(self._patience)) is not None:
-                self._give_up(name, reason)
-        self._unreadable = {name: reason for name, reason in self._unreadable.items() if name in defined}
-        if self._unreadable and time.monotonic() >= self._retry:
-            # Others may read them meanwhile, if they are at a replica.
-            self._retry = time.monotonic() + RETRY
-            wanted = wanted | {name: defined[name] for name in self._unreadable}
-        for name in wanted.keys() - self._pumps.keys():
-            try:
-                self._pumps[name] = Pump(
-                    wanted[name],
-                    open_log(wanted[name]),
-                    self.may_send,
-                    self._placement.tell,
-                    window_bytes=self._window,
-                    bulk=self._send_in_bulk if self._spark else None,
-                    bulk_rows=self._bulk_rows,
-                )
-                self._unreadable.pop(name, None)
-            except TidingsError as error:
-                self._note_unreadable(name, str(error))
-        self._membership.keep(self._record)
-
-    def _give_up(self, stream: str, reason: str) -> None:
-        """Leave a stream whose log cannot be read to others, who may be at a replica of it."""
-        pump = self._pumps.pop(stream)
-        for sending in list(pump.flows.values()):
-            self._placement.forget(sending)
-            self._ownership.release(sending.flow, sending.epoch)
-        pump.close()
-        self._note_unreadable(stream, reason)
-
-    def _note_unreadable(self, stream: str, reason: str) -> None:
-        if self._unreadable.get(stream) != reason:  # said once, and the other streams go on
-            logger.warning("stream %r cannot be read: %s", stream, reason)
-        self._unreadable[stream] = reason
+        whole = [self._take(free[at : at + AT_ONCE], plan.applications) for at in range(0, len(free), AT_ONCE)]
+        return all(whole) and not self._pumps.unreadable
 
     def _reads(self, stream: StreamDefinition) -> bool:
         return self._replica is None or self._replica in stream.replicas
@@ -318,60 +258,24 @@ class Publisher:
             "streams": sorted(self._chosen) if self._chosen is not None else None,
             "draining": self._draining,
             "replica": self._replica,
-            "unreadable": sorted(self._unreadable),
+            "unreadable": self._pumps.unreadable,
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
 
-    def _applications(self) -> dict[str, Application]:
-        found = {}
-        names = self._view.children("applications")
-        self._view.fill([("applications", name) for name in names])
-        for name in names:
-            value = self._view.value("applications", name)
-            try:
-                if value is not None:
-                    found[name] = Application.from_json(value)
-            except TidingsError as error:
-                logger.warning("application %r cannot be served: %s", name, error)
-        return found
-
-    def _members(self, definitions: dict[str, StreamDefinition]) -> list[Member]:
-        members = []
-        for name in self._view.children("publishers"):
-            value = self._view.value("publishers", name)
-            if value is not None:
-                readable = set(definitions if value["streams"] is None else value["streams"])
-                replica, ranks = value.get("replica"), {}
-                if replica is not None:
-                    ranks = {
-                        stream: 1 + list(definition.replicas).index(replica)
-                        for stream, definition in definitions.items()
-                        if replica in definition.replicas
-                    }
-                    readable &= ranks.keys()
-                readable -= set(value.get("unreadable", ()))
-                members.append(Member(name, frozenset(readable), value["draining"], ranks))
-        return members
-
-    def _pins(self, flows: Sequence[Flow]) -> dict[Flow, str]:
-        self._view.fill([(*flow.place, "control") for flow in flows])
-        controls = {flow: self._view.value(*flow.place, "control") for flow in flows}
-        return {flow: control["pin"] for flow, control in controls.items() if control and control.get("pin")}
-
-    def _take(self, flows: list[Flow], applications: dict[str, Application]) -> bool:
+    def _take(self, flows: list[Flow], applications: Mapping[str, Application]) -> bool:
         """Become the owner of flows; False if one should be tried again, though nothing in ZooKeeper changes."""
         bounds = {}
         for stream in {flow.stream for flow in flows}:
             try:
-                bounds[stream] = self._pumps[stream].log.bounds()
+                bounds[stream] = self._pumps.running[stream].log.bounds()
             except TidingsError as error:
-                self._give_up(stream, str(error))
+                self._pumps.give_up(stream, str(error))
         flows = [flow for flow in flows if flow.stream in bounds]
 
         def start(flow: Flow, before: Position | None) -> Position:
-            log = self._pumps[flow.stream].log
-            return _start(applications[flow.application], flow, log, bounds[flow.stream][flow.shard], before)
+            log = self._pumps.running[flow.stream].log
+            return starting_position(applications[flow.application], flow, log, bounds[flow.stream][flow.shard], before)
 
         wanted = [
             Wanted(flow, functools.partial(start, flow), self._view.version("applications", flow.application))
@@ -384,7 +288,7 @@ class Publisher:
         return None not in taken
 
     def _own(self, flow: Flow, taken: Taken, application: Application) -> None:
-        pump = self._pumps[flow.stream]
+        pump = self._pumps.running[flow.stream]
         sending = Sending(pump.lock, flow, taken.epoch, application, application.parsed_filter(), taken.position)
         sending.subscriber = taken.holder
         sending.bound = taken.holder is not None
@@ -401,38 +305,22 @@ class Publisher:
                 sending.filter = application.parsed_filter()
             self._placement.unpark(sending)
 
+    def _let_go(self, sending: Sending) -> None:
+        self._placement.forget(sending)
+        self._ownership.release(sending.flow, sending.epoch)
+
+    def _pump(self, stream: StreamDefinition) -> Pump:
+        return Pump(
+            stream,
+            open_log(stream),
+            self.may_send,
+            self._placement.tell,
+            window_bytes=self._window,
+            bulk=self._send_in_bulk if self._spark else None,
+            bulk_rows=self._bulk_rows,
+        )
+
     def _send_in_bulk(self, log: Log, after: Positions, upto: Positions, group: list[Sending]) -> None:
-        """Let the executors send; each application's filter is a column of one pass."""
         spark = self._spark() if callable(self._spark) else self._spark
         assert spark is not None
-        filters = list(dict.fromkeys(one.filter for one in group))
-        targets = [
-            Target(
-                *one.flow,
-                one.epoch,
-                one.turn,
-                one.sent,
-                one.connection.address,
-                one.connection.key,
-                filters.index(one.filter),
-            )
-            for one in group
-            if one.connection is not None
-        ]
-        send_in_bulk(spark, log, after, upto, targets, filters, self._security)
-
-
-def _start(application: Application, flow: Flow, log: Log, bounds: Bounds, before: Position | None) -> Position:
-    """Where a flow goes on that stood at `before`, or begins if that is None."""
-    if before is not None and (application.mode == "reliable" or application.max_age is not None):
-        return before  # what is too old by now is skipped, and counted, as it is read
-    named = application.starting_positions(flow.stream)
-    if application.mode == "realtime" or application.start == "latest":
-        return bounds.head
-    if application.start == "earliest":
-        return bounds.floor
-    if named is not None:
-        return named[flow.shard].before if flow.shard in named else bounds.floor
-    time_wanted = application.starting_time()
-    assert time_wanted is not None
-    return positions_at(log, flow.shard, time_wanted)
+        send_in_bulk(spark, log, after, upto, group, self._security)
