@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tidings.allocation import POLICY
 from tidings.caravans import Limits
 from tidings.coordination import Coordination
 from tidings.datamarkers import Datamarker
@@ -20,7 +21,7 @@ from tidings.errors import InvalidOption, TidingsError
 from tidings.flows import Flow, datamarkers
 from tidings.logs import TailedLog
 from tidings.positions import Position, Positions
-from tidings.pump import POLICY, Pump
+from tidings.pump import Pump
 
 PLACE = "caravans"
 EVERY = 3.0  # seconds between two reports
@@ -84,15 +85,15 @@ class Oversight:
         self._heard = {known: word for known, word in self._heard.items() if known in self._pumps.values()}
         self._heard[pump] = said
         try:
-            pump.control(said.get("policy") or POLICY, Limits.from_json(said))
+            pump.allocation.control(said.get("policy") or POLICY, Limits.from_json(said))
         except (TidingsError, TypeError) as error:
             raise InvalidOption(f"the caravans of stream {stream!r} stay as they are: {error}") from None
         if known and said.get("again", 0) > before.get("again", 0):
-            pump.reallocate()
+            pump.allocation.begin_again()
 
     def _report(self, stream: str, pump: Pump) -> None:
         record = {
-            "caravans": [one.to_json() for one in pump.caravans()],
+            "caravans": [one.to_json() for one in pump.allocation.caravans()],
             "bytes_read": pump.bytes_read,
             "bytes_sent": pump.bytes_sent,
         }

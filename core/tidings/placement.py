@@ -266,7 +266,7 @@ class Placement:
                 ):
                     self._hear(sending, message)
                     if sending.state is State.OPEN and sending.caravan is None and pump is not None:
-                        pump.wake()
+                        pump.allocation.wake()
         if message["t"] != "done":
             self._on_change()
 

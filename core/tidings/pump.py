@@ -1,9 +1,7 @@
 """The pump: reads one stream's log for all its flows that this publisher owns, filters, and sends.
 
 Each caravan reads in a thread of its own: one read, each application's filter once, rows to the subscribers that hold
-the flows. A flow whose window is full leaves its caravan, so that nobody waits for it. Every now and then flows are
-allocated anew: those that have room again get on a caravan, caravans that are near each other become one, and one whose
-flows are far apart becomes several.
+the flows. A flow whose window is full leaves its caravan, so that nobody waits for it; `Allocation` lets it ride again.
 """
 
 from __future__ import annotations
@@ -11,19 +9,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from tidings.allocation import Allocation
 from tidings.applications import Application
-from tidings.caravans import AllocationPolicy, Caravan, Limits, Rider, assign
+from tidings.caravans import Caravan
 from tidings.delivery import Connection
-from tidings.errors import DeliveryFailed, LogRestored, PluginBroken, PositionsLost, TidingsError
+from tidings.errors import DeliveryFailed, LogRestored, PositionsLost, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log, TailedLog
-from tidings.plugins import load
+from tidings.losses import Losses
 from tidings.positions import Position, Positions
 from tidings.sending import Sending, State
 from tidings.steps import Rows, Step, fresh, messages
@@ -34,33 +32,14 @@ BULK_ROWS = 1_000_000  # a backlog that is worth a Spark job
 BULK_LIMIT = 5_000_000  # rows in one
 IDLE_WAIT = 0.005
 RETRY = 1.0  # seconds after which a log is tried again that could not be read
-ALLOCATE = 0.25  # seconds between two allocations, if nothing happens
-AT_MOST = 0.01  # the same, whatever happens
-POLICY = "gaps"
 
 logger = logging.getLogger(__name__)
 Bulk = Callable[[Log, Positions, Positions, "list[Sending]"], None]
 """Sends what lies between two positions to flows, and returns when it is processed."""
 
 
-@dataclass(frozen=True, slots=True)
-class CaravanStatus:
-    """What operators see of a caravan: how far it is from the head, its flows, and what it has read."""
-
-    number: int
-    behind: int
-    flows: int
-    rate: float
-    rows_read: int
-    bytes_read: int
-
-    def to_json(self) -> dict[str, float]:
-        """As it is kept in ZooKeeper."""
-        return asdict(self)
-
-
 class Pump:
-    """The flows of one stream that this publisher owns, and the caravans that they ride on."""
+    """The flows of one stream that this publisher owns, and what is read and sent for them."""
 
     def __init__(
         self,
@@ -77,24 +56,26 @@ class Pump:
         self.stream = stream
         self.lock = threading.RLock()
         self.flows: dict[Flow, Sending] = {}
-        self.limits = Limits()
         self.bytes_read = self.bytes_sent = 0
         self._log = log
         self._tailed = isinstance(log, TailedLog)
-        self._policy: AllocationPolicy = load("tidings.allocation", POLICY)
         self._may_send = may_send
-        self._tell = tell
+        self._losses = Losses(log, tell)
         self._window = window_bytes
         self._step_rows = step_rows
         self._bulk = bulk if not self._tailed else None
         self._bulk_rows = bulk_rows
-        self._caravans: dict[Caravan, threading.Thread] = {}
-        self._count = 0
         self._trouble: tuple[float, str] | None = None
-        self._allocate_now = threading.Event()
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._allocating, name="tidings-caravans", daemon=True)
-        self._thread.start()
+        self.allocation = Allocation(
+            stream.name,
+            log,
+            self.flows,
+            self.lock,
+            window_bytes=window_bytes,
+            run=self._run,
+            on_trouble=self._note_trouble,
+        )
 
     @property
     def log(self) -> Log:
@@ -104,10 +85,7 @@ class Pump:
     def close(self) -> None:
         """Stop all caravans."""
         self._stopped.set()
-        self._allocate_now.set()
-        self._thread.join()
-        for thread in self._caravans.values():
-            thread.join()
+        self.allocation.close()
         self._log.close()
 
     def broken(self, patience: float) -> str | None:
@@ -120,117 +98,6 @@ class Pump:
         if known is None or known[1] != str(error):  # said once
             logger.warning("stream %r: %s", self.stream.name, error)
         self._trouble = (known[0] if known is not None else time.monotonic(), str(error))
-
-    def control(self, policy: str, limits: Limits) -> None:
-        """Go by this policy and these limits from now on."""
-        self._policy = load("tidings.allocation", policy)
-        self.limits = limits
-        self._allocate_now.set()
-
-    def wake(self) -> None:
-        """A flow wants to ride: it was opened, or has room again."""
-        self._allocate_now.set()
-
-    def reallocate(self) -> None:
-        """Leave all caravans, and begin again with new ones."""
-        with self.lock:
-            for one in self.flows.values():
-                one.caravan = None
-        self._allocate_now.set()
-
-    def caravans(self) -> list[CaravanStatus]:
-        """The caravans, the lead first."""
-        heads = {shard: held.head for shard, held in self._log.bounds().items()}
-        with self.lock:
-            found = [
-                CaravanStatus(
-                    caravan.number,
-                    max(self._behind(one, heads) for one in riding),
-                    len(riding),
-                    caravan.meter.rate,
-                    caravan.meter.rows,
-                    caravan.meter.bytes,
-                )
-                for caravan in self._caravans
-                if (riding := [one for one in self.flows.values() if one.caravan is caravan])
-            ]
-        return sorted(found, key=lambda status: status.behind)
-
-    # Who rides where
-
-    def _allocating(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self.allocate()
-            except TidingsError as error:
-                self._note_trouble(error)
-            except Exception:  # a policy may be anybody's
-                logger.exception("flows of stream %r cannot be allocated to caravans", self.stream.name)
-            self._stopped.wait(AT_MOST)
-            self._allocate_now.wait(ALLOCATE)
-            self._allocate_now.clear()
-
-    def allocate(self) -> None:
-        """Let flows ride as the policy says."""
-        if not any(one.state is State.OPEN for one in list(self.flows.values())):
-            self._retire([])
-            return
-        heads = {shard: held.head for shard, held in self._log.bounds().items()}
-        with self.lock:
-            waiting = [one for one in self.flows.values() if self._waits(one)]
-            riding = [
-                one
-                for one in self.flows.values()
-                if one.state is State.OPEN and one.caravan is not None and not one.caravan.bulk
-            ]
-            riders = {Rider(one.flow, self._behind(one, heads)): one for one in (*riding, *waiting)}
-            groups = [[riders[rider] for rider in group] for group in self._grouped(list(riders))]
-            kept = [caravan for caravan in self._caravans if caravan.bulk]
-            for caravan, group in assign(groups, [one for one in self._caravans if not one.bulk]):
-                chosen = caravan or self._new()
-                kept.append(chosen)
-                for one in group:
-                    if one.caravan is not chosen:
-                        one.caravan = chosen
-                        chosen.idle_at = None
-        self._retire(kept)
-
-    def _grouped(self, riders: list[Rider]) -> Sequence[Sequence[Rider]]:
-        """What the policy says, if it makes sense."""
-        groups = self._policy(riders, self.limits)
-        if Counter(rider for group in groups for rider in group) != Counter(riders):
-            raise PluginBroken("an allocation policy must put each flow into one group")
-        if len(groups) > self.limits.caravans:
-            raise PluginBroken(f"an allocation policy made {len(groups)} caravans; {self.limits.caravans} are allowed")
-        return groups
-
-    def _waits(self, one: Sending) -> bool:
-        """Whether a flow wants to be read for, and nobody does."""
-        return one.state is State.OPEN and one.caravan is None and one.bytes_in_flight <= self._window // 2
-
-    def _behind(self, one: Sending, heads: Mapping[int, Position]) -> int:
-        """About how many updates lie before a flow."""
-        head = heads[one.flow.shard]
-        if isinstance(self._log, TailedLog):
-            return self._log.distance(one.sent, head) if one.sent < head else 0
-        return max(0, head.seq - one.sent.seq)
-
-    def _new(self) -> Caravan:
-        self._count += 1
-        caravan = Caravan(self._count, self._log.reader(), ordered=self._tailed)
-        thread = threading.Thread(target=self._run, args=(caravan,), name=f"tidings-caravan-{self._count}", daemon=True)
-        self._caravans[caravan] = thread
-        thread.start()
-        return caravan
-
-    def _retire(self, kept: Iterable[Caravan]) -> None:
-        """Let the caravans go that nobody rides on any more."""
-        with self.lock:
-            for caravan in self._caravans.keys() - set(kept):
-                caravan.closed = True
-                del self._caravans[caravan]
-
-    # Reading and sending
 
     def _run(self, caravan: Caravan) -> None:
         try:
@@ -280,21 +147,15 @@ class Pump:
         except LogRestored as error:
             if self.stream.replicas:
                 raise  # this one is not as far yet as the one that was read before
-            for one in riding:
-                if one.flow.shard not in error.lost:
-                    continue
-                if self._tailed:
-                    self._go_back(one, *error.lost[one.flow.shard])
-                else:
-                    self._park(one, "it stands after the end of the log, which was made anew or restored")
+            self._losses.restored(riding, error.lost)
             return True
         except PositionsLost as error:
-            for one in riding:
-                if one.flow.shard in error.lost:
-                    self._tell_loss(one, error.lost[one.flow.shard][1])
+            self._losses.truncated(riding, error.lost)
             return True
         self._trouble = None
-        self._count_read(caravan, len(rows), rows.nbytes)
+        with self.lock:
+            self.bytes_read += rows.nbytes
+        self.allocation.count(caravan, len(rows), rows.nbytes)
         served = {one: (one.turn, stands[one.flow.shard]) for one in riding}
         for step in Step.split(rows) if len(rows) else ():
             self._send(step, caravan, served)
@@ -312,17 +173,6 @@ class Pump:
             for one in riding:
                 stands[one.flow.shard] = min(stands.get(one.flow.shard, one.sent), one.sent)
         return stands
-
-    def _count_read(self, caravan: Caravan, rows: int, size: int) -> None:
-        with self.lock:
-            self.bytes_read += size
-            caravan.meter.count(rows, size)
-            if self.limits.rate is None and self.limits.total_rate is None:
-                return
-            others = [one for one in self._caravans if one is not caravan]
-            lead = max([caravan, *others], key=lambda one: sum(at.seq for at in one.at.values()))
-            leading, trailing = self.limits.allowances(lead.meter.rate, len(others))
-        caravan.hold_back(rows, leading if lead is caravan else trailing)
 
     def _send_in_bulk(self, caravan: Caravan, group: list[Sending]) -> bool:
         """Let Spark's executors send; what they do not manage is sent again from the datamarkers."""
@@ -365,45 +215,6 @@ class Pump:
         """Positions from which a read gives rows of these shards, and of no other."""
         heads = {shard: bounds.head for shard, bounds in self._log.bounds().items() if shard not in stands}
         return Positions({**heads, **stands})
-
-    def _tell_loss(self, one: Sending, last: Position) -> None:
-        """Tell the subscriber that the log does not hold what comes after the flow's stand, up to `last`."""
-        with self.lock:
-            if one.state is not State.OPEN or one.connection is None or last <= one.sent:
-                return
-            first = Position(one.sent.seq, one.sent.index + 1) if self._tailed else Position(one.sent.seq + 1)
-            logger.warning("flow %s: %s to %s are lost", one.flow, first, last)
-            one.connection.send(one.message("loss", first=[first.seq, first.index], last=[last.seq, last.index]))
-            one.sent = last
-            one.lost = f"{first} to {last} were lost"
-            self._tell(one)
-
-    def _go_back(self, one: Sending, first: Position, last: Position) -> None:
-        """Go on with the oldest that is held, after a datastore was restored from an older copy.
-
-        What the flow was sent of the time since is lost there, and the subscriber is told so.
-        """
-        floor = self._log.bounds()[one.flow.shard].floor
-        with self.lock:
-            if one.state is not State.OPEN or one.connection is None or one.sent < first:
-                return
-            logger.error(
-                "flow %s: %s to %s are lost in a restored log; it goes on after %s", one.flow, first, last, floor
-            )
-            one.connection.send(one.message("loss", first=[first.seq, first.index], last=[last.seq, last.index]))
-            one.lost = f"{first} to {last} were lost when the log was restored"
-            self._tell(one)
-            one.marker = floor  # in ZooKeeper it is the old one, until the next is acknowledged
-            one.fail(one.lost)
-
-    def _park(self, one: Sending, reason: str) -> None:
-        """Leave a flow alone that cannot go on: its datamarker goes back by an operator's word only."""
-        with self.lock:
-            if one.state is State.OPEN:
-                logger.error("flow %s: %s", one.flow, reason)
-                one.reason = reason
-                one.enter(State.PARKED)
-                self._tell(one)
 
     def _send(self, step: Step, caravan: Caravan, served: dict[Sending, tuple[int, Position]]) -> None:
         """Send each flow what it wants of a part of a read. One that cannot be served rides no more.

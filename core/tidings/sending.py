@@ -144,3 +144,8 @@ class Sending:
         self.tokens.append(self.sent)
         self.token_time = time.monotonic()
         self.connection.send(self.message("token", position=[self.sent.seq, self.sent.index]))
+
+    def send_loss(self, first: Position, last: Position) -> None:
+        """Tell the subscriber that the log does not hold these updates."""
+        assert self.connection is not None
+        self.connection.send(self.message("loss", first=[first.seq, first.index], last=[last.seq, last.index]))

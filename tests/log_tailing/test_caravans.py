@@ -153,7 +153,7 @@ def test_wrong_words_to_caravans_are_refused(
 def test_a_policy_that_makes_no_sense_stops_nothing_that_rides(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tidings import pump
+    from tidings import allocation
 
     def nobody(riders: Sequence[Rider], limits: Limits) -> list[list[Rider]]:
         return []
@@ -165,7 +165,7 @@ def test_a_policy_that_makes_no_sense_stops_nothing_that_rides(
         eventually(lambda: all(one.state == "running" for one in status(cluster)), timeout=30)
         stream.writable_log.append(make_updates(100))
         eventually(lambda: cache.count == 100, timeout=30)
-        monkeypatch.setattr(pump, "load", lambda *_: nobody)
+        monkeypatch.setattr(allocation, "load", lambda *_: nobody)
         cluster.coordination.create({"policy": "nobody"}, "caravans", "contacts")
         eventually(lambda: "an allocation policy must put each flow into one group" in caplog.text, timeout=30)
         stream.writable_log.append(make_updates(100, seed=1))

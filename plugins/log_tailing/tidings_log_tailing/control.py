@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tidings.allocation import POLICY
 from tidings.caravans import Limits
 from tidings.errors import InvalidOption
 from tidings.oversight import PLACE
 from tidings.plugins import load
-from tidings.pump import POLICY
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
