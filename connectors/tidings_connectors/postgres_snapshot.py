@@ -36,7 +36,7 @@ from tidings_connectors.postgres_connections import (
     raw_texts,
     speaking,
 )
-from tidings_connectors.postgres_decoding import KINDS, as_json
+from tidings_connectors.postgres_relations import KINDS, as_json
 from tidings_connectors.postgres_slots import Slot
 from tidings_connectors.row_mapping import SNAPSHOT, Changes, Column, RowMapping, updates_of
 
