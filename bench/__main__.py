@@ -32,8 +32,8 @@ def benchmarks() -> dict[str, ModuleType]:
     }
 
 
-def show(console: Console, name: str, rows: list[Row], seconds: float) -> None:
-    table = Table(title=f"{name} ({seconds:.0f} s)", title_justify="left")
+def show(console: Console, name: str, rows: list[Row], seconds: float, caption: str | None) -> None:
+    table = Table(title=f"{name} ({seconds:.0f} s)", title_justify="left", caption=caption, caption_justify="left")
     table.add_column("metric")
     table.add_column("ours", justify="right")
     table.add_column("unit")
@@ -61,7 +61,7 @@ def main() -> int:
         print(f"{name}: {(known[name].__doc__ or '').splitlines()[0]}", file=sys.stderr)
         start = time.monotonic()
         rows = known[name].run(arguments.quick)
-        show(console, name, rows, time.monotonic() - start)
+        show(console, name, rows, time.monotonic() - start, getattr(known[name], "CAPTION", None))
         (HERE / "results").mkdir(exist_ok=True)
         text = json.dumps([dataclasses.asdict(row) for row in rows], indent=2)
         (HERE / "results" / f"{name}.json").write_text(text + "\n")

@@ -4,10 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidings.caravans import AllocationPolicy, Caravan, Limits, Rider, assign
 from tidings.positions import Position
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A backlog of which each caravan may read so many updates a second, and how many applications are behind."""
+
+    rows: int
+    rate: float
+    applications: int = 10
+
+    @property
+    def starts(self) -> list[int]:
+        """Where the applications are: the first wants all of the log, the last one part of it."""
+        return [number * self.rows // self.applications for number in range(self.applications)]
+
+    @property
+    def patience(self) -> float:
+        """Seconds in which it must be over."""
+        return 30 + 5 * self.rows / self.rate
+
+
+class Outcome(NamedTuple):
+    """What catching up took: how many times the log was read, and the seconds that an update waited on average."""
+
+    amplification: float
+    latency: float
 
 
 @dataclass(eq=False)
@@ -24,7 +50,7 @@ class Flow:
 
 @dataclass
 class World:
-    """A log that grows by `growth` updates a second, and caravans that read `speed` each."""
+    """A log that grows by `growth` updates a second, and caravans that read `speed` each, or less if limits say so."""
 
     policy: AllocationPolicy
     limits: Limits
@@ -53,9 +79,12 @@ class World:
         """Let time pass: the log grows, and caravans read."""
         self.now += seconds
         self.head += int(self.growth * seconds)
+        lead = max(self.caravans, key=lambda one: one.at[0], default=None)
+        leading, trailing = self.limits.allowances(self.speed, len(self.caravans) - 1)
         for caravan in self.caravans:
             start = caravan.at[0].seq
-            end = min(self.head, start + int(self.speed * seconds))
+            speed = min(self.speed, leading if caravan is lead else trailing)
+            end = min(self.head, start + int(speed * seconds))
             self.read += end - start
             caravan.at[0] = Position(end)
             for flow in self.flows:
@@ -88,3 +117,11 @@ class World:
 def spread(count: int, rows: int) -> list[Flow]:
     """Flows that are behind by equal parts of the log: the first by all of it, the last by one part."""
     return [Flow(f"application-{number}", Position(number * rows // count)) for number in range(count)]
+
+
+def simulate(policy: AllocationPolicy, caravans: int, trace: Trace) -> Outcome:
+    """What it takes to catch up with so many caravans at most."""
+    limits = Limits(caravans=caravans, rate=trace.rate)
+    world = World(policy, limits, spread(trace.applications, trace.rows), trace.rows, speed=trace.rate)
+    world.settle(10_000)
+    return Outcome(world.read / trace.rows, world.latency)
