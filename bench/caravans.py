@@ -27,8 +27,8 @@ MEASURES = (("read amplification", "times"), ("latency", "s"))  # of an `Outcome
 
 CAPTION = (
     "Latency as in Wormhole's figure 7: from commit to callback, averaged over the updates of an application, then "
-    "over the ten applications. The backlog counts as committed when they come back; Wormhole's was minutes old by then, "
-    "so that a smaller part could be saved. Read amplification: what all caravans read, over the size of the log."
+    "over the ten applications. The backlog counts as committed when they come back; Wormhole's was minutes old by "
+    "then, so that a smaller part could be saved. Read amplification: what all caravans read, over the size of the log."
 )
 
 
