@@ -16,6 +16,7 @@ import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -23,12 +24,16 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from tidings.errors import InvalidOption, LogMismatch, LogRestored, LogUnavailable, PositionsLost
-from tidings.logs import Read
+from tidings.logs import Read, Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors import tailing
-from tidings_connectors.row_mapping import DELETE, INSERT, UPDATE, Changes, Column, Kind, RowMapping, updates_of
-from tidings_connectors.tailing import Tailing, chosen, later, missing
+from tidings_connectors.delta_cdf_snapshot import DeltaRows
+from tidings_connectors.delta_columns import column_of
+from tidings_connectors.row_mapping import DELETE, INSERT, UPDATE, Changes, updates_of
+from tidings_connectors.row_positions import chosen, later, missing
+from tidings_connectors.snapshots import SnapshotOptions
+from tidings_connectors.tailing import Tailing
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -42,7 +47,7 @@ FRESH = 0.1  # seconds for which the bounds are not looked up again
 WAIT = 0.05  # seconds that a reader waits for a new version
 
 
-class CdfOptions(RowMapping):
+class CdfOptions(SnapshotOptions):
     """What becomes of a row, and which columns are its key."""
 
     key: tuple[str, ...] = Field(default=(), strict=False)
@@ -52,23 +57,30 @@ class DeltaCdfLog(Tailing):
     """A `TailedLog` over a table's change data feed."""
 
     def __init__(self, folder: Path, stream: StreamDefinition, options: CdfOptions) -> None:
+        super().__init__(stream, options)
         self.folder = folder
         self.options = options
-        super().__init__(stream)
         self._lock = threading.Lock()
         self._known: tuple[float, dict[int, Bounds]] = (-1e9, {})
         self._began: int | None = None
+        self._vacuumed = 0
+        if options.snapshot_folder is not None:
+            lock = Path(options.snapshot_folder) / stream.name / "lock"
+            self._snapshot_of(DeltaRows(folder, options.key, lock, self.table, self._fed), stream.name)
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
-        """There is nothing to make: the table is there."""
-        return cls.open(location, stream)
+        """There is nothing to make but a snapshot, if one is wanted: the table is there."""
+        log = cls.open(location, stream)
+        log._take()
+        return log
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
         options = tailing.options_of(CdfOptions, stream, "Delta")
         log = cls(Path(location), stream, options)
         log._check(log.table())
+        log._resume()
         return log
 
     def table(self, version: int | None = None) -> DeltaTable:
@@ -100,12 +112,15 @@ class DeltaCdfLog(Tailing):
         with self._lock:
             looked, bounds = self._known
             if time.monotonic() - looked > FRESH:
-                head = Position(self._newest() + 1, -1)
-                floor = Position(self._oldest(), -1)
-                if not bounds or bounds[0] != Bounds(floor, head):
-                    bounds = dict.fromkeys(range(self._stream.shards), Bounds(floor, head))
+                now = self._joined(self._fed())
+                if not bounds or bounds[0] != now:
+                    bounds = dict.fromkeys(range(self._stream.shards), now)
                 self._known = (time.monotonic(), bounds)
             return bounds
+
+    def _fed(self) -> Bounds:
+        """What the feed holds."""
+        return Bounds(Position(self._oldest(), -1), Position(self._newest() + 1, -1))
 
     def _newest(self) -> int:
         commits = self.folder / "_delta_log"
@@ -125,7 +140,7 @@ class DeltaCdfLog(Tailing):
         oldest = min(versions, default=0)
         if self._began is None or self._began < oldest:
             self._began = next((one for one in sorted(versions) if self._feeds(one)), oldest)
-        return max(oldest, self._began)
+        return max(oldest, self._began, self._vacuumed)
 
     def _feeds(self, version: int) -> bool:
         """Whether the feed was on in this version; a version that does not say so has it from the one before."""
@@ -148,17 +163,15 @@ class DeltaCdfLog(Tailing):
                 f"the table of stream {name!r} ends at version {held.head.seq - 1}: it was restored", ahead
             )
 
-    def reader(self) -> DeltaCdfReader:
-        return DeltaCdfReader(self)
+    def reader(self) -> Reader:
+        return self._merged(DeltaCdfReader(self))
 
     def confirm(self, upto: Positions) -> None:
-        """Nothing to do: the table keeps its versions by its own rules (`delta.logRetentionDuration`, VACUUM)."""
+        """The table keeps its versions by its own rules (`delta.logRetentionDuration`, VACUUM); a snapshot is ours."""
+        self._forget_snapshot(upto)
 
     def distance(self, after: Position, upto: Position) -> int:
         return (upto.seq - after.seq) * ROWS_A_VERSION
-
-    def close(self) -> None:
-        """Nothing is held."""
 
     def changes(self, version: int) -> pa.Table:
         """The updates of one version, in their order."""
@@ -188,11 +201,25 @@ class DeltaCdfLog(Tailing):
 
         try:
             found = pa.table(self.table(version).load_cdf(starting_version=version, ending_version=version))
-        except (DeltaError, OSError) as error:
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            if self._has_files(version):
+                raise LogUnavailable(
+                    f"version {version} of the table in {self.folder} cannot be read: {error}"
+                ) from None
+            newest = self._newest()
+            self._vacuumed = next((one for one in range(version + 1, newest + 1) if self._has_files(one)), newest + 1)
             raise LogUnavailable(
-                f"version {version} of the table in {self.folder} cannot be read, maybe since it was vacuumed: {error}"
+                f"the changes of version {version} of the table in {self.folder} were vacuumed"
             ) from None
         return found
+
+    def _has_files(self, version: int) -> bool:
+        """Whether all files are there that the changes of a version are in."""
+        lines = (self.folder / "_delta_log" / f"{version:020}.json").read_text().splitlines()
+        actions = [action for line in lines if line for action in json.loads(line).items()]
+        changes = [action["path"] for kind, action in actions if kind == "cdc"]
+        data = [action["path"] for kind, action in actions if kind in ("add", "remove") and action["dataChange"]]
+        return all((self.folder / unquote(path)).exists() for path in changes or data)
 
 
 META = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -228,30 +255,6 @@ def _ended(updates: pa.Table) -> pa.Table:
     return updates.set_column(updates.column_names.index("attributes"), field, pa.array(attributes, field.type))
 
 
-def column_of(name: str, values: pa.Array) -> Column:
-    """A column of a table, as text."""
-    kind: Kind = "text"
-    if pa.types.is_integer(values.type):
-        kind = "integer"
-    elif pa.types.is_floating(values.type):
-        finite = pc.is_finite(values)
-        kind = "number" if pc.all(pc.fill_null(finite, True)).as_py() else "text"
-    elif pa.types.is_boolean(values.type):
-        kind = "boolean"
-    elif pa.types.is_nested(values.type):
-        texts = [
-            None if value is None else json.dumps(value, default=str, ensure_ascii=False)
-            for value in values.to_pylist()
-        ]
-        return Column(name, pa.array(texts, pa.string()), "json")
-    elif (
-        pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type) or pa.types.is_binary_view(values.type)
-    ):
-        texts = [None if value is None else f"\\x{value.hex()}" for value in values.to_pylist()]
-        return Column(name, pa.array(texts, pa.string()))
-    return Column(name, values.cast(pa.string()), kind)
-
-
 class DeltaCdfReader:
     """Reads versions one after the other. Each is read as a whole, and so has to fit into memory."""
 
@@ -272,9 +275,16 @@ class DeltaCdfReader:
             return Read(
                 SCHEMA.empty_table(), Positions({shard: max(at, Position(version, -1)) for shard, at in after.items()})
             )
-        found, count, upto = [], 0, rear
+        found: list[pa.Table] = []
+        count, upto = 0, rear
         while version < head.seq and count < limit:
-            rows = self._version(version)
+            try:
+                rows = self._version(version)
+            except LogUnavailable:
+                if found:
+                    break  # that is told next time, with the positions of what is lost
+                self._log.check(after)
+                raise
             rows = chosen(rows, later(rows, after))
             room = limit - count
             found.append(rows.slice(0, room))

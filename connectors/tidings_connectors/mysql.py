@@ -54,10 +54,10 @@ class MysqlLog(Tailing):
     """A `TailedLog` over the binary log. Made by `create` and `open`."""
 
     def __init__(self, place: Place, stream: StreamDefinition, options: MysqlOptions) -> None:
+        super().__init__(stream, options)
         self.options = options
         self.shards = stream.shards
         self.stream_name = stream.name
-        super().__init__(stream)
         self._place = place
         self._connection = Connection(place)
         self._lock = threading.Lock()

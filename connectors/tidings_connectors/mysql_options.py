@@ -17,13 +17,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from pydantic import Field, field_validator
 
 from tidings.errors import InvalidOption
-from tidings_connectors.row_mapping import RowMapping
+from tidings_connectors.snapshots import SnapshotOptions
 
 FORM = "mysql:mysql://user@host:3306/database"
 MAX_SERVER_ID = 2**32 - 1
 
 
-class MysqlOptions(RowMapping):
+class MysqlOptions(SnapshotOptions):
     """The options of a stream: how rows become updates, and what is this connector's own."""
 
     tables: Annotated[list[str], Field(min_length=1)]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tidings.errors import LogRestored, PositionsLost
 from tidings.positions import Bounds, Position, Positions
-from tidings_connectors.tailing import missing
+from tidings_connectors.row_positions import missing
 
 
 class Gtid(NamedTuple):

@@ -20,7 +20,7 @@ from tidings_connectors.mysql_options import MysqlOptions
 from tidings_connectors.mysql_positions import GtidState, after_transaction, seq_in
 from tidings_connectors.mysql_rows import Draft, Shape, changed, savepoint_of, truncated, truncated_table
 from tidings_connectors.row_mapping import Changes, updates_of
-from tidings_connectors.tailing import later
+from tidings_connectors.row_positions import later
 
 WAIT = 0.05  # seconds that a read waits for rows, and gathers them
 LINGER = 0.002  # seconds that a read waits for more rows when it has some

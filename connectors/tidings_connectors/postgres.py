@@ -16,17 +16,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.postgres_connections import Asking, Server
-from tidings_connectors.postgres_merging import MergedReader
 from tidings_connectors.postgres_options import PostgresOptions, options_of
 from tidings_connectors.postgres_preflight import check_server
 from tidings_connectors.postgres_reader import Heartbeat, PostgresReader
 from tidings_connectors.postgres_slots import FRESH, Slot, State
-from tidings_connectors.postgres_snapshot import Run, Snapshot
+from tidings_connectors.postgres_snapshot import PostgresTables
 from tidings_connectors.tailing import Tailing
 
 if TYPE_CHECKING:
@@ -39,15 +38,13 @@ class PostgresLog(Tailing):
     """A `TailedLog` over a replication slot. Made by `create` and `open`."""
 
     def __init__(self, server: Server, stream: StreamDefinition, options: PostgresOptions) -> None:
+        super().__init__(stream, options)
         self._server = server
-        super().__init__(stream)
-        self._options = options
+        self._options: PostgresOptions = options
         self._asking = Asking(server)
         self._slot = Slot(server, self._asking, stream.name, options.slot)
         self._heartbeat = Heartbeat(server, self._asking, self._slot, options.heartbeat)
-        self._snapshot: Snapshot | None = None
-        if options.snapshot and options.snapshot_folder:
-            self._snapshot = Snapshot(server, self._slot, stream.name, Path(options.snapshot_folder))
+        self._snapshot_of(PostgresTables(server, self._slot, options.publication), options.slot)
         self._bounds: dict[int, Bounds] = {}
         self._lock = threading.Lock()
         self._readers: set[PostgresReader] = set()
@@ -58,8 +55,8 @@ class PostgresLog(Tailing):
         with log._closed_on_error():
             there = log._slot.there()
             log._check(slots=1 if there else 2)
-            if log._snapshot is not None:
-                log._take_snapshot()
+            if log._snapshot is not None and log._options.snapshot:
+                log._snapshot.take(again=not there)  # which makes the slot
             elif not there:
                 log._slot.create()
             return log
@@ -69,8 +66,10 @@ class PostgresLog(Tailing):
         log = cls._of(location, stream)
         with log._closed_on_error():
             log._check(slots=1)
+            if log._snapshot is not None and log._options.on_data_loss == "snapshot" and not log._slot.there():
+                log._snapshot.begin(again=True)
             log._slot.state()
-            log._take_snapshot()
+            log._resume()
             return log
 
     @classmethod
@@ -85,14 +84,14 @@ class PostgresLog(Tailing):
                 self._bounds = dict.fromkeys(range(self._stream.shards), now)
             return self._bounds
 
-    def reader(self) -> PostgresReader | MergedReader:
+    def reader(self) -> Reader:
         """A reader, for one who reads on and on; it holds a connection and a temporary replication slot."""
         plain = PostgresReader(
             self._server, self._asking, self._slot, self._options, self._stream.shards, self._heartbeat, self._forget
         )
         with self._lock:
             self._readers.add(plain)
-        return plain if self._snapshot is None else MergedReader(plain, self._snapshot, self._slot)
+        return self._merged(plain)
 
     def check(self, after: Positions) -> None:
         self._slot.check(self._state(), after)
@@ -101,10 +100,7 @@ class PostgresLog(Tailing):
         """Move the slot to the last of these positions; a shard that is not named has passed nothing."""
         # A transaction that has only begun to be read is sent again from here, and so is the one that ends here.
         self._slot.advance(min(upto[shard].seq for shard in range(self._stream.shards)))
-        if self._snapshot is not None and any(
-            self._slot.state(FRESH).floor.seq > one.place for one in self._runs()[-1:]
-        ):
-            self._snapshot.forget()
+        self._forget_snapshot(upto)
 
     def distance(self, after: Position, upto: Position) -> int:
         """About how many rows lie between, by the bytes of WAL."""
@@ -115,6 +111,7 @@ class PostgresLog(Tailing):
             readers = list(self._readers)
         for reader in readers:
             reader.close()
+        super().close()
         self._slot.close()
         self._asking.close()
 
@@ -131,17 +128,9 @@ class PostgresLog(Tailing):
     def _state(self, age: float = 0.0) -> State:
         """What is held: by the slot, and before it the snapshot, if it joins on."""
         state = self._slot.state(age)
-        runs = self._runs()
-        if runs and not state.lost and state.floor.seq <= runs[0].place:
-            return state._replace(floor=min(state.floor, Position(runs[0].seq, -1)))
-        return state
-
-    def _runs(self) -> list[Run]:
-        return [] if self._snapshot is None else self._snapshot.runs()
-
-    def _take_snapshot(self) -> None:
-        if self._snapshot is not None:
-            self._snapshot.take(self._options.publication, self._options.mapping, self._stream.shards)
+        if state.lost:
+            return state
+        return state._replace(floor=self._joined(Bounds(state.floor, state.head)).floor)
 
     def _forget(self, reader: PostgresReader) -> None:
         with self._lock:

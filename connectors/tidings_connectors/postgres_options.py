@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 import xxhash
 from pydantic import Field
 
-from tidings.errors import InvalidOption
 from tidings_connectors import tailing
-from tidings_connectors.row_mapping import RowMapping, mapping_of
+from tidings_connectors.snapshots import SnapshotOptions
 
 if TYPE_CHECKING:
     from tidings.streams import StreamDefinition
@@ -18,31 +17,20 @@ if TYPE_CHECKING:
 MAX_NAME = 63  # bytes of a name in PostgreSQL
 
 
-class PostgresOptions(RowMapping):
+class PostgresOptions(SnapshotOptions):
     """The options of a stream that tails a PostgreSQL database: those of every datastore, and these."""
 
     publication: str = Field(min_length=1, max_length=MAX_NAME)
     """Which tables and which operations: what `CREATE PUBLICATION` made."""
     slot: str = Field("", pattern="^[a-z0-9_]{0,63}$")
     """The replication slot that keeps the log for us; without a name it is called after the stream."""
-    snapshot: bool = False
-    """Whether the rows that are there already come first."""
-    snapshot_folder: str | None = None
-    """Where those rows are kept: a folder that every process of the cluster sees."""
     heartbeat: float = Field(30.0, ge=0)
     """After how many seconds without a row a sign of life is written to the WAL; 0 for never."""
-
-    @property
-    def mapping(self) -> RowMapping:
-        """How rows become updates."""
-        return mapping_of(self.model_dump())
 
 
 def options_of(stream: StreamDefinition) -> PostgresOptions:
     """The options of a stream; `InvalidOption` says which are there if one is not known."""
     options = tailing.options_of(PostgresOptions, stream, "PostgreSQL")
-    if options.snapshot and not options.snapshot_folder:
-        raise InvalidOption(f"stream {stream.name!r} wants a snapshot and needs the option 'snapshot_folder' for it")
     return options if options.slot else options.model_copy(update={"slot": slot_name(stream.name)})
 
 

@@ -36,7 +36,7 @@ from tidings_connectors.postgres_decoding import ROW_TAGS, Batch, Decoder
 from tidings_connectors.postgres_options import PostgresOptions
 from tidings_connectors.postgres_slots import FRESH, Slot, lsn_text
 from tidings_connectors.row_mapping import updates_of
-from tidings_connectors.tailing import chosen, later
+from tidings_connectors.row_positions import chosen, later
 
 WAIT = 0.05  # seconds that a read waits for something to come
 LINGER = 0.001  # and for more, when something came
@@ -108,7 +108,7 @@ class PostgresReader:
         self._asking = asking
         self._slot = slot
         self._options = options
-        self._mapping = options.mapping
+        self._mapping = options
         self._shards = shards
         self._heartbeat = heartbeat
         self._on_close = on_close

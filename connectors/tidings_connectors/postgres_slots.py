@@ -22,7 +22,7 @@ from tidings_connectors.postgres_connections import (
     quoted_text,
     speaking,
 )
-from tidings_connectors.tailing import missing
+from tidings_connectors.row_positions import missing
 
 FRESH = 0.2  # seconds for which an answer is good enough for those who ask again and again
 
@@ -69,7 +69,7 @@ class Slot:
 
     def there(self) -> bool:
         """Whether there is a slot of that name; `LogMismatch` if it is for something else."""
-        return self._found() is not None
+        return self.found() is not None
 
     def state(self, age: float = 0.0) -> State:
         """What the slot holds, or held so many seconds ago."""
@@ -77,7 +77,7 @@ class Slot:
             if self._state is not None and time.monotonic() - self._state[0] < age:
                 return self._state[1]
         asked = time.monotonic()
-        state = self._found()
+        state = self.found()
         if state is None:
             raise self.missing()
         with self._lock:
@@ -99,6 +99,18 @@ class Slot:
             if error.pgcode != DUPLICATE_OBJECT:
                 with speaking(self._server):
                     raise
+
+    def replace(self, other: str) -> None:
+        """Have it stand where another slot stands, and hold what that one holds."""
+        with speaking(self._server):
+            if self.there():
+                self._moving.rows("SELECT pg_drop_replication_slot(%s)", (self.name,))
+            try:
+                self._moving.rows("SELECT pg_copy_logical_replication_slot(%s, %s, false)", (other, self.name))
+            except Error as error:
+                if error.pgcode == LIMIT_EXCEEDED:
+                    raise self.too_few() from error
+                raise
 
     def advance(self, lsn: int) -> None:
         """Let go of what is before this place in the WAL, unless the slot is there already."""
@@ -166,7 +178,8 @@ class Slot:
             f"{self.making}"
         )
 
-    def _found(self) -> State | None:
+    def found(self) -> State | None:
+        """What the server says of it; None if there is no such slot."""
         with speaking(self._server):
             row: tuple[Any, ...] = self._asking.row(STATE, (self.name,))
         head, recovering, here, plugin, database, floor, lost = row

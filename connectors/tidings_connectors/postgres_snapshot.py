@@ -1,11 +1,8 @@
-"""The rows that were there before the log: read once in a consistent state, kept as Parquet, and put before the log.
+"""What a PostgreSQL database gives for a snapshot of its tables.
 
-A replication slot is made at a place in the WAL, and the server exports what every table looked like just there. The
-published tables are read in that state, in chunks by primary key. Each chunk is a file of canonical rows, which is
-durable before the next is read, and a note says how far it is.
-
-Who is interrupted cannot have that state again. The remaining keys are read in a later one, which belongs to a later
-place in the WAL, and its rows stand at that place: after the changes that were made until then, before those after it.
+A replication slot is made at a place in the WAL, and the server exports what every table looked like just there. That
+slot goes again with its connection; if the stream has none, or its own has lost what it was to keep, the new one is
+copied for it first. The published tables are read in that state, in chunks by primary key.
 
 Rows of a state at place n have `seq` n - 1. Records in the WAL begin at multiples of 8, so no transaction has that one.
 """
@@ -13,20 +10,16 @@ Rows of a state at place n have `seq` n - 1. Records in the WAL begin at multipl
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import re
 import uuid
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
-from pydantic import BaseModel
 
 from tidings.errors import LogUnavailable
+from tidings.positions import Bounds
+from tidings_connectors import snapshots
 from tidings_connectors.postgres_connections import (
     LIMIT_EXCEEDED,
     Error,
@@ -38,11 +31,8 @@ from tidings_connectors.postgres_connections import (
 )
 from tidings_connectors.postgres_relations import KINDS, as_json
 from tidings_connectors.postgres_slots import Slot
-from tidings_connectors.row_mapping import SNAPSHOT, Changes, Column, RowMapping, updates_of
-
-CHUNK = 50_000  # rows
-MAX_ROWS = 2**31 - 1
-OURS = re.compile(r"(note\.json|[0-9a-f]{32}\.parquet)(\.tmp)?")
+from tidings_connectors.row_mapping import Column
+from tidings_connectors.snapshots import Piece, State
 
 # What a publication has of a table is told from PostgreSQL 15 on; before that it has all of it.
 TABLES = """
@@ -70,7 +60,8 @@ ORDER BY published.schemaname, published.tablename
 """
 
 
-class TableColumn(BaseModel):
+@dataclass(frozen=True)
+class TableColumn:
     """A column: its place in the primary key, if it has one, and whether it names the object."""
 
     name: str
@@ -80,291 +71,141 @@ class TableColumn(BaseModel):
     key: bool
 
 
-class Table(BaseModel):
-    """A table, and how far it was read."""
+@dataclass(frozen=True)
+class PostgresTable:
+    """A table that is published, in a transaction that reads it."""
 
-    schema_name: str
+    schema: str
     table: str
     partitioned: bool
     condition: str | None
-    columns: list[TableColumn]
-    done: bool = False
-    last: list[str] | None = None
-
-    @property
-    def sorted_by(self) -> list[TableColumn]:
-        """The columns of the primary key, in its order."""
-        return sorted((one for one in self.columns if one.order is not None), key=lambda one: one.order or 0)
+    columns: Sequence[TableColumn]
+    state: Any = None
 
     @property
     def name(self) -> str:
         """Its name in SQL."""
-        return f"{quoted_name(self.schema_name)}.{quoted_name(self.table)}"
-
-
-class Chunk(BaseModel):
-    """A file of rows: the table, and the index of the first."""
-
-    file: str
-    table: int
-    first: int
-    rows: int
-
-
-class Run(BaseModel):
-    """What was read in one state of the database."""
-
-    seq: int
-    chunks: list[Chunk] = []
+        return f"{quoted_name(self.schema)}.{quoted_name(self.table)}"
 
     @property
-    def place(self) -> int:
-        """Where in the WAL the database was in that state."""
-        return self.seq + 1
+    def key(self) -> list[str]:
+        return [column.name for column in self.columns if column.key]
 
     @property
-    def end(self) -> int:
-        """The index after that of the last row."""
-        return self.chunks[-1].first + self.chunks[-1].rows if self.chunks else 0
+    def order(self) -> list[str]:
+        return [column.name for column in self._sorted_by]
+
+    @property
+    def _sorted_by(self) -> list[TableColumn]:
+        return sorted((one for one in self.columns if one.order is not None), key=lambda one: one.order or 0)
+
+    def pieces(self, last: list[str] | None) -> Iterator[Piece]:
+        if not self.columns:
+            return
+        raw_texts(self.state, {column.oid for column in self.columns})
+        names = ", ".join(quoted_name(column.name) for column in self.columns)
+        only = "" if self.partitioned else "ONLY "
+        select = f"SELECT {names} FROM {only}{self.name} WHERE ({self.condition or 'true'})"
+        if not self._sorted_by:
+            with self.state.cursor(name="tidings") as cursor:
+                cursor.execute(select)
+                while rows := cursor.fetchmany(snapshots.CHUNK):
+                    yield self._piece(rows)
+            return
+        while True:
+            with self.state.cursor() as cursor:
+                order = ", ".join(map(quoted_name, self.order))
+                further = f" AND ({order}) > ({self._typed(cursor, last)})" if last is not None else ""
+                cursor.execute(f"{select}{further} ORDER BY {order} LIMIT {snapshots.CHUNK}")
+                rows = cursor.fetchall()
+            if rows:
+                piece = self._piece(rows)
+                last = piece.last
+                yield piece
+            if len(rows) < snapshots.CHUNK:
+                return
+
+    def _typed(self, cursor: Any, last: list[str]) -> str:
+        """A key as SQL has it."""
+        texts = [cursor.mogrify("%s", (text,)).decode() for text in last]
+        return ", ".join(f"{text}::{column.type}" for text, column in zip(texts, self._sorted_by, strict=True))
+
+    def _piece(self, rows: list[tuple[str | None, ...]]) -> Piece:
+        columns = []
+        for column, texts in zip(self.columns, zip(*rows, strict=True), strict=True):
+            kind = KINDS.get(column.oid, "text")
+            columns.append(Column(column.name, as_json(pa.array(texts, pa.string()), kind), kind))
+        names = [column.name for column in self.columns]
+        return Piece(columns, [str(rows[-1][names.index(name)]) for name in self.order] or None)
 
 
-class Note(BaseModel):
-    """How far a snapshot is."""
+class PostgresTables:
+    """The published tables of a database, as a `Source` of snapshots."""
 
-    slot: str
-    complete: bool = False
-    tables: list[Table] = []
-    runs: list[Run] = []
+    base = 0
 
-
-class Snapshot:
-    """The snapshot of one stream, in a folder that every process of the cluster sees."""
-
-    def __init__(self, server: Server, slot: Slot, stream: str, folder: Path) -> None:
+    def __init__(self, server: Server, slot: Slot, publication: str) -> None:
         self._server = server
         self._slot = slot
-        self._stream = stream
-        self.folder = folder / slot.name
-        self._note: Note | None = None
+        self._publication = publication
 
-    def runs(self) -> list[Run]:
-        """What was read; nothing, as long as it is not complete."""
-        note = self._read() if self._note is None or not self._note.complete else self._note
-        self._note = note
-        return [run for run in note.runs if run.chunks] if note.complete else []
-
-    def take(self, publication: str, mapping: RowMapping, shards: int) -> None:
-        """Make the slot if it is not there, and read what was not read yet.
-
-        Of several processes that do this at once one works, and the others wait for it.
-        """
-        if self._slot.there() and self._read().complete:
-            return
-        with self._alone() as connection:
-            there = self._slot.there()
-            note = self._read()
-            if there and note.complete:
-                return
-            tables = _tables(self._server, connection, publication)
-            with self._state(there) as (seq, state):
-                if not there or not note.tables:
-                    # A snapshot that belongs to a slot which is gone is of no use.
-                    self._clear()
-                    note = Note(slot=self._slot.name, tables=tables)
-                self._begin(note)
-                note.runs.append(Run(seq=seq))
-                self._write(note)
-                with speaking(self._server):
-                    self._read_tables(state, note, mapping, shards)
-            note.complete = True
-            self._write(note)
-
-    def rows(self, run: Run, index: int) -> tuple[pa.Table, int]:
-        """Rows of a run from this index on, to the end of a chunk, and the index after them."""
-        for chunk in run.chunks:
-            end = chunk.first + chunk.rows
-            if index < end:
-                try:
-                    found = pq.read_table(self.folder / chunk.file)
-                except OSError as error:
-                    raise LogUnavailable(
-                        f"the snapshot of stream {self._stream!r} in {self.folder}: {error.strerror or error}"
-                    ) from error
-                return found.slice(max(0, index - chunk.first)), end
-        raise LogUnavailable(f"the snapshot of stream {self._stream!r} has no row {index}")
-
-    def forget(self) -> None:
-        """Delete the rows; nobody will ask for them any more."""
-        note, self._note = self._read(), None
-        files = [chunk.file for run in note.runs for chunk in run.chunks]
-        if files and note.complete:
-            self._write(note.model_copy(update={"runs": []}))
-            for file in files:
-                (self.folder / file).unlink(missing_ok=True)
-
-    def _clear(self) -> None:
-        """Delete what an earlier snapshot has left behind, and nothing else that may be there."""
-        for path in self.folder.glob("*") if self.folder.exists() else ():
-            if OURS.fullmatch(path.name):
-                path.unlink(missing_ok=True)
-
-    def _begin(self, note: Note) -> None:
-        """Leave out what was read in part of tables that have no order in which one could go on."""
-        redone = {n for n, table in enumerate(note.tables) if not table.done and not table.sorted_by}
-        for run in note.runs:
-            run.chunks = [chunk for chunk in run.chunks if chunk.table not in redone]
-
-    def _read_tables(self, state: Any, note: Note, mapping: RowMapping, shards: int) -> None:
-        with state.cursor() as cursor:
-            cursor.execute("SELECT now()")
-            (time,) = cursor.fetchone()
-        for number, table in enumerate(note.tables):
-            if table.done:
-                continue
-            for values in _chunks(state, table):
-                run = note.runs[-1]
-                if run.end + len(values[0]) > MAX_ROWS:
-                    raise LogUnavailable(f"the tables of stream {self._stream!r} hold more than 2^31 rows")
-                rows = updates_of(_changes(table, values, run, time), mapping, shards)
-                chunk = Chunk(file=f"{uuid.uuid4().hex}.parquet", table=number, first=run.end, rows=len(rows))
-                self._durably(chunk.file, lambda path, rows=rows: pq.write_table(rows, path))  # type: ignore[misc]
-                run.chunks.append(chunk)
-                names = [column.name for column in table.columns]
-                table.last = [str(values[names.index(one.name)][-1]) for one in table.sorted_by] or None
-                self._write(note)
-            table.done = True
-            self._write(note)
+    def held(self) -> Bounds | None:
+        state = self._slot.found()
+        return None if state is None or state.lost else Bounds(state.floor, state.head)
 
     @contextlib.contextmanager
-    def _alone(self) -> Iterator[Any]:
+    def alone(self) -> Iterator[bool]:
         connection = self._server.connect()
         with contextlib.closing(connection), speaking(self._server):
             with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_advisory_lock(hashtext(%s))", (f"tidings {self._slot.name}",))
-            yield connection
+                cursor.execute("SELECT pg_try_advisory_lock(hashtext(%s))", (f"tidings {self._slot.name}",))
+                (free,) = cursor.fetchone()
+            yield free
 
     @contextlib.contextmanager
-    def _state(self, there: bool) -> Iterator[tuple[int, Any]]:
-        """A transaction in which the tables look as they did at a place in the WAL, and the `seq` of its rows."""
-        name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}" if there else self._slot.name
-        kind = "TEMPORARY LOGICAL" if there else "LOGICAL"
-        with contextlib.ExitStack() as stack:
+    def state(self) -> Iterator[State]:
+        """A transaction in which the tables look as they did at a place in the WAL."""
+        with speaking(self._server), contextlib.ExitStack() as stack:
+            state = stack.enter_context(contextlib.closing(self._server.connect()))
+            tables = self._tables(state)
             exporting = stack.enter_context(contextlib.closing(self._server.replicate()))
+            name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
             cursor = exporting.cursor()
             try:
-                cursor.execute(f"CREATE_REPLICATION_SLOT {quoted_name(name)} {kind} pgoutput EXPORT_SNAPSHOT")
+                cursor.execute(
+                    f"CREATE_REPLICATION_SLOT {quoted_name(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+                )
             except Error as error:
                 if error.pgcode == LIMIT_EXCEEDED:
                     raise self._slot.too_few() from error
                 raise
             _, place, exported, _ = cursor.fetchone()
-            state = stack.enter_context(contextlib.closing(self._server.connect()))
             state.autocommit = False
             state.set_session(isolation_level="REPEATABLE READ", readonly=True)
             with state.cursor() as within:
                 within.execute(f"SET TRANSACTION SNAPSHOT {quoted_text(exported)}")
+                within.execute("SELECT now()")
+                (time,) = within.fetchone()
+            if self.held() is None:
+                self._slot.replace(name)
+            exporting.close()  # the transaction has the state, and that slot need not hold WAL any longer
             high, low = place.split("/")
-            exporting.close()  # the transaction has it; a temporary slot need not hold WAL any longer
-            yield (int(high, 16) << 32) + int(low, 16) - 1, state
+            yield State((int(high, 16) << 32) + int(low, 16) - 1, time, tables)
 
-    def _read(self) -> Note:
-        try:
-            note = Note.model_validate_json((self.folder / "note.json").read_text())
-        except FileNotFoundError:
-            return Note(slot=self._slot.name)
-        except (OSError, ValueError) as error:
-            raise LogUnavailable(
-                f"the note of the snapshot in {self.folder} cannot be read ({error.__class__.__name__}): delete the "
-                f"folder and the replication slot to begin anew"
-            ) from error
-        return note
-
-    def _write(self, note: Note) -> None:
-        self._durably("note.json", lambda path: path.write_text(json.dumps(note.model_dump())))
-
-    def _durably(self, name: str, write: Callable[[Path], object]) -> None:
-        """Write a file that is there whole or not at all."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f"{name}.tmp"
-        write(draft)
-        with open(draft, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, self.folder / name)
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def _tables(server: Server, connection: Any, publication: str) -> list[Table]:
-    """The published tables; they may all be read."""
-    with connection.cursor() as cursor:
-        cursor.execute(TABLES, (publication,))
-        found = cursor.fetchall()
-    tables = []
-    for schema, name, partitioned, condition, may_read, role, columns in found:
-        table = Table(
-            schema_name=schema,
-            table=name,
-            partitioned=partitioned,
-            condition=condition,
-            columns=[
-                TableColumn(name=column, oid=oid, type=form, order=order, key=bool(key))
-                for column, oid, form, order, key in columns or ()
-            ],
-        )
-        if not may_read:
-            raise LogUnavailable(
-                f"role {role!r} of PostgreSQL at {server} may not read table {schema}.{name}, which a snapshot needs: "
-                f"GRANT SELECT ON {table.name} TO {quoted_name(role)}"
-            )
-        tables.append(table)
-    return tables
-
-
-def _chunks(state: Any, table: Table) -> Iterator[list[Sequence[str | None]]]:
-    """The rows of a table that were not read yet, column by column."""
-    if not table.columns:
-        return
-    names = ", ".join(quoted_name(column.name) for column in table.columns)
-    select = f"SELECT {names} FROM {'' if table.partitioned else 'ONLY '}{table.name}"
-    raw_texts(state, {column.oid for column in table.columns})
-    if not table.sorted_by:
-        with state.cursor(name="tidings") as cursor:
-            cursor.execute(f"{select} WHERE {table.condition or 'true'}")
-            while rows := cursor.fetchmany(CHUNK):
-                yield list(zip(*rows, strict=True))
-        return
-    key = ", ".join(quoted_name(column.name) for column in table.sorted_by)
-    while True:
+    def _tables(self, state: Any) -> list[PostgresTable]:
+        """The published tables; they may all be read."""
         with state.cursor() as cursor:
-            further = "true"
-            if table.last is not None:
-                ends = [cursor.mogrify("%s", (text,)).decode() for text in table.last]
-                typed = [f"{end}::{column.type}" for end, column in zip(ends, table.sorted_by, strict=True)]
-                further = f"({key}) > ({', '.join(typed)})"
-            cursor.execute(f"{select} WHERE ({table.condition or 'true'}) AND {further} ORDER BY {key} LIMIT {CHUNK}")
-            rows = cursor.fetchall()
-        if rows:
-            yield list(zip(*rows, strict=True))
-        if len(rows) < CHUNK:
-            return
-
-
-def _changes(table: Table, values: list[Sequence[str | None]], run: Run, time: Any) -> Changes:
-    columns = []
-    for column, texts in zip(table.columns, values, strict=True):
-        kind = KINDS.get(column.oid, "text")
-        columns.append(Column(column.name, as_json(pa.array(texts, pa.string()), kind), kind))
-    count = len(values[0])
-    return Changes(
-        table.schema_name,
-        table.table,
-        columns,
-        [column.name for column in table.columns if column.key],
-        pa.repeat(pa.scalar(SNAPSHOT), count),
-        np.full(count, run.seq, np.int64),
-        np.arange(run.end, run.end + count, dtype=np.int32),
-        pa.repeat(pa.scalar(time, pa.timestamp("us", "UTC")), count),
-    )
+            cursor.execute(TABLES, (self._publication,))
+            found = cursor.fetchall()
+        tables = []
+        for schema, name, partitioned, condition, may_read, role, columns in found:
+            table = PostgresTable(
+                schema, name, partitioned, condition, [TableColumn(*column) for column in columns or ()], state
+            )
+            if not may_read:
+                raise LogUnavailable(
+                    f"role {role!r} of PostgreSQL at {self._server} may not read table {schema}.{name}, which a "
+                    f"snapshot needs: GRANT SELECT ON {table.name} TO {quoted_name(role)}"
+                )
+            tables.append(table)
+        return tables

@@ -7,18 +7,19 @@ import contextlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 from pydantic import ValidationError
 
-from tidings.errors import InvalidOption, InvalidPosition
+from tidings.errors import InvalidOption, InvalidPosition, LogRestored, PositionsLost
 from tidings.logs import Reader, Slice, open_log
-from tidings.positions import MAX_SEQ, Bounds, Position, Positions
+from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
-from tidings_connectors.row_mapping import RowMapping
+from tidings_connectors.row_positions import chosen, later
+from tidings_connectors.snapshot_reader import Losses, MergedReader
+from tidings_connectors.snapshots import Snapshot, SnapshotOptions, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,17 +27,63 @@ if TYPE_CHECKING:
     from tidings.streams import StreamDefinition
 
 STEP_ROWS = 50_000
-
-Missing = dict[int, tuple[Position, Position]]
-"""For each shard, the first and the last position that cannot be had."""
-Options = TypeVar("Options", bound=RowMapping)
+Options = TypeVar("Options", bound=SnapshotOptions)
 
 
 class Tailing(abc.ABC):
     """The methods of a `TailedLog` that are the same for all of them."""
 
-    def __init__(self, stream: StreamDefinition) -> None:
+    def __init__(self, stream: StreamDefinition, options: SnapshotOptions) -> None:
         self._stream = stream
+        self._options = options
+        self._snapshot: Snapshot | None = None
+
+    def _snapshot_of(self, source: Source, name: str) -> None:
+        """Put the rows of this source before the log, if the options say so."""
+        options = self._options
+        if options.snapshot_folder is not None:
+            self._snapshot = Snapshot(
+                source, self._stream.name, Path(options.snapshot_folder) / name, options, self._stream.shards
+            )
+
+    def _take(self) -> None:
+        """Take a snapshot, if one is wanted and was not taken yet."""
+        if self._snapshot is not None and self._options.snapshot:
+            self._snapshot.take()
+
+    def _resume(self) -> None:
+        """Go on with a snapshot that was interrupted."""
+        if self._snapshot is not None:
+            note = self._snapshot.note()
+            if not note.complete and (note.runs or self._options.snapshot):
+                self._snapshot.begin()
+
+    def _joined(self, held: Bounds) -> Bounds:
+        """What is held of the log and the snapshot, if the one goes on from the other."""
+        runs = self._snapshot.note().runs if self._snapshot is not None else []
+        if runs and held.floor <= runs[0].after <= held.head:
+            return Bounds(min(held.floor, runs[0].before), held.head)
+        return held
+
+    def _merged(self, reader: Reader) -> Reader:
+        if self._snapshot is None:
+            return reader
+        losses: Losses = ()
+        if self._options.on_data_loss == "snapshot":
+            # A replica that is not as far yet as another one looks like a log that was restored.
+            losses = (PositionsLost,) if self._stream.replicas else (PositionsLost, LogRestored)
+        return MergedReader(reader, self._snapshot, self.check, losses)
+
+    def _forget_snapshot(self, upto: Positions) -> None:
+        """Delete the rows of a snapshot that every flow has passed."""
+        runs = self._snapshot.note().runs if self._snapshot is not None else []
+        if self._snapshot is not None and runs and min(self._whole(upto).values()) >= runs[-1].after:
+            self._snapshot.forget()
+
+    def close(self) -> None:
+        """Let go of what is held; a snapshot that is being taken is gone on with by who opens the log next."""
+        if self._snapshot is not None:
+            self._snapshot.close()
 
     @abc.abstractmethod
     def bounds(self) -> dict[int, Bounds]:
@@ -131,34 +178,6 @@ def between(reader: Reader, after: Positions, upto: Positions, limit: int = STEP
             yield rows
 
 
-def later(rows: pa.Table, positions: Positions) -> npt.NDArray[np.bool_]:
-    """Which rows come after these positions; those of shards that are not named do not."""
-    shards, seqs, indexes = (rows[name].to_numpy() for name in ("shard", "seq", "index"))
-    count = int(max(shards.max(initial=0), max(positions, default=0))) + 1
-    seq, index = np.full(count, MAX_SEQ), np.zeros(count, np.int64)
-    for shard, at in positions.items():
-        seq[shard], index[shard] = at.seq, at.index
-    low, low_index = seq[shards], index[shards]
-    found: npt.NDArray[np.bool_] = (seqs > low) | ((seqs == low) & (indexes > low_index))
-    return found
-
-
-def chosen(rows: pa.Table, which: npt.NDArray[np.bool_]) -> pa.Table:
-    """These rows; nothing is copied if it is all of them."""
-    return rows if which.all() else rows.filter(pa.array(which))
-
-
-def missing(bounds: Bounds, after: Positions) -> tuple[Missing, Missing]:
-    """What readers that stand at these positions need and the log does not hold any more; and how far they are ahead.
-
-    >>> missing(Bounds(Position(5, -1), Position(9, -1)), Positions({0: Position(3, 2), 1: Position(7)}))
-    ({0: (Position(seq=3, index=3), Position(seq=5, index=-1))}, {})
-    """
-    gone = {shard: (Position(at.seq, at.index + 1), bounds.floor) for shard, at in after.items() if at < bounds.floor}
-    end = Position(bounds.head.seq, bounds.head.index + 1)
-    return gone, {shard: (end, at) for shard, at in after.items() if at > bounds.head}
-
-
 def options_of(model: type[Options], stream: StreamDefinition, datastore: str) -> Options:
     """The options of a stream, checked; `InvalidOption` says what is wrong with the first that is wrong."""
     try:
@@ -175,4 +194,5 @@ def options_of(model: type[Options], stream: StreamDefinition, datastore: str) -
                 f"it knows {known}"
             )
     reason = first["msg"].removeprefix("Value error, ")
-    raise InvalidOption(f"option {name!r} of stream {stream.name!r} cannot be used: {reason[:1].lower() + reason[1:]}")
+    what = f"option {name!r}" if name else "the options"
+    raise InvalidOption(f"{what} of stream {stream.name!r} cannot be used: {reason[:1].lower() + reason[1:]}")

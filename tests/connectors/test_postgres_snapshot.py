@@ -19,7 +19,8 @@ from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually
-from tidings_connectors import postgres_snapshot
+from tidings_connectors import snapshots
+from tidings_connectors.postgres import PostgresLog
 
 from . import postgres_server
 from .postgres_server import Database, floors, places, read_all
@@ -30,7 +31,7 @@ database = postgres_server.database
 
 @pytest.fixture
 def items(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    monkeypatch.setattr(postgres_snapshot, "CHUNK", 100)
+    monkeypatch.setattr(snapshots, "CHUNK", 100)
     database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
     database.execute("INSERT INTO item SELECT n, 'first' FROM generate_series(1, 1000) n")
     return database
@@ -42,8 +43,16 @@ def with_snapshot(database: Database, folder: Path, **options: Any) -> StreamDef
 
 def whole(stream: StreamDefinition, limit: int = 10_000, make: bool = True) -> list[dict[str, Any]]:
     opened = (create_log if make else open_log)(stream)
+    rows: list[dict[str, Any]] = []
     with contextlib.closing(opened) as log, contextlib.closing(log.reader()) as reader:
-        return read_all(reader, floors(log), log, limit)[0]
+        assert isinstance(log, PostgresLog)
+        assert log._snapshot is not None
+        after, complete = floors(log), False
+        while not complete:
+            complete = log._snapshot.note().complete
+            more, after = read_all(reader, after, log, limit)
+            rows += more
+    return rows
 
 
 def replayed(rows: list[dict[str, Any]]) -> dict[int, str]:
@@ -128,9 +137,10 @@ CHILD = """
 import json, sys
 from tidings.logs import create_log
 from tidings.streams import StreamDefinition
-from tidings_connectors import postgres_snapshot
+from tidings_connectors import snapshots
+from tidings_connectors.postgres import PostgresLog
 
-postgres_snapshot.CHUNK = 100
+snapshots.CHUNK = 100
 create_log(StreamDefinition.from_json(json.loads(sys.argv[1])))
 """
 
@@ -246,5 +256,5 @@ def test_a_role_that_may_not_read_a_table_is_told_before_anything_is_made(
 
 
 def test_a_snapshot_needs_a_folder(database: Database) -> None:
-    with pytest.raises(InvalidOption, match="needs the option 'snapshot_folder'"):
+    with pytest.raises(InvalidOption, match="a snapshot needs the option 'snapshot_folder'"):
         create_log(database.stream(snapshot=True))
