@@ -155,7 +155,7 @@ class Allocation:
                 for one in self._flows.values()
                 if one.state is State.OPEN and one.caravan is not None and not one.caravan.bulk
             ]
-            riders = {Rider(one.flow, self._behind(one, heads)): one for one in (*riding, *waiting)}
+            riders = {Rider(one.flow, self._behind(one, heads), one.flow.shard): one for one in (*riding, *waiting)}
             groups = [[riders[rider] for rider in group] for group in self._grouped(list(riders))]
             kept = [caravan for caravan in self._caravans if caravan.bulk]
             for caravan, group in assign(groups, [one for one in self._caravans if not one.bulk]):

@@ -22,6 +22,7 @@ from tidings.logs import Reader
 from tidings.positions import Position
 
 CARAVANS = 8
+BURST = 0.25  # seconds whose share of a rate may be made up for
 FASTER = 1.25  # how much faster than the lead the others may always read, whatever the limits
 
 
@@ -64,10 +65,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Rider:
-    """A flow, as a policy sees it: `behind` is about how many updates lie between it and the head of the log."""
+    """A flow, as a policy sees it: `behind` is about how many updates lie between it and the head of the log.
+
+    An application has a flow for each shard; each gets its own part of what is read.
+    """
 
     flow: Hashable
     behind: int
+    shard: int = 0
 
 
 AllocationPolicy = Callable[[Sequence[Rider], Limits], Sequence[Sequence[Rider]]]
@@ -101,7 +106,7 @@ class Caravan:
     meter: Meter = field(default_factory=lambda: Meter())
     bulk: bool = False
     """Whether a Spark job sends for it: until that ends its flows stay."""
-    ready: float = 0.0
+    ready: float = field(default_factory=time.monotonic)
     """When it may read again, if it is held back."""
 
     def passed(self, flow: Riding) -> bool:
@@ -112,9 +117,9 @@ class Caravan:
         return self.ordered and bool(self.at) and flow.sent < max(self.at.values())
 
     def hold_back(self, rows: int, rate: float) -> None:
-        """Let it wait as long as it takes to read so many rows at this rate."""
+        """It has read so many rows: let it wait until that took as long as it takes at this rate."""
         if rate != math.inf:
-            self.ready = max(self.ready, time.monotonic()) + rows / rate
+            self.ready = max(self.ready, time.monotonic() - BURST) + rows / rate
 
 
 class Meter:

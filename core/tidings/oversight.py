@@ -51,6 +51,13 @@ class Oversight:
         self._thread = threading.Thread(target=self._run, name="tidings-oversight", daemon=True)
         self._thread.start()
 
+    def hear(self, pump: Pump) -> None:
+        """Let a new pump go by what its stream and its operators say."""
+        try:
+            self._hear(pump.stream.name, pump)
+        except TidingsError as error:
+            self._say(error)
+
     def close(self) -> None:
         """Report no more."""
         self._closed.set()
@@ -72,9 +79,12 @@ class Oversight:
                     self._report(stream, pump)
                     self._confirm(stream, pump)
                 except TidingsError as error:
-                    if str(error) != self._trouble:
-                        logger.warning("%s", error)
-                    self._trouble = str(error)
+                    self._say(error)
+
+    def _say(self, error: TidingsError) -> None:
+        if str(error) != self._trouble:  # said once
+            logger.warning("%s", error)
+        self._trouble = str(error)
 
     def _hear(self, stream: str, pump: Pump) -> None:
         word = self._coordination.read(PLACE, stream) or {}

@@ -310,7 +310,7 @@ class Publisher:
         self._ownership.release(sending.flow, sending.epoch)
 
     def _pump(self, stream: StreamDefinition) -> Pump:
-        return Pump(
+        pump = Pump(
             stream,
             open_log(stream),
             self.may_send,
@@ -319,6 +319,8 @@ class Publisher:
             bulk=self._send_in_bulk if self._spark else None,
             bulk_rows=self._bulk_rows,
         )
+        self._oversight.hear(pump)  # before it reads
+        return pump
 
     def _send_in_bulk(self, log: Log, after: Positions, upto: Positions, group: list[Sending]) -> None:
         spark = self._spark() if callable(self._spark) else self._spark

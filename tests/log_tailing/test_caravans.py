@@ -116,14 +116,13 @@ def test_operators_see_caravans_and_limit_them_while_they_run(
     assert reports(cluster) == [], "what a publisher told goes with it"
 
 
-def test_a_limited_rate_is_kept(cluster: Cluster) -> None:
+def test_a_limited_rate_is_kept_from_the_beginning(cluster: Cluster) -> None:
     stream = cluster.create_stream("contacts", shards=1)
-    cluster.create_application("cache", ["contacts"])
+    cluster.create_application("cache", ["contacts"], start="earliest")
     cluster.coordination.create({"total_rate": 500}, "caravans", "contacts")
+    stream.writable_log.append(make_updates(1_000))
     cache = Counting()
     with cluster.subscribe("cache", cache), cluster.publisher():
-        eventually(lambda: reports(cluster), timeout=30)  # by now it has heard of the limit
-        stream.writable_log.append(make_updates(1_000))
         eventually(lambda: cache.count == 1_000, timeout=30)
         stream.writable_log.append(make_updates(1_000, seed=1))
         with pytest.raises(AssertionError, match="still not true"):

@@ -13,7 +13,7 @@ import numpy as np
 
 from tidings.caravans import Limits, Rider
 
-READING = 1.0  # reading an update once more costs as much as letting so many flows wait for one
+READING = 1.0  # reading an update once more costs as much as letting so many applications wait for one
 CARAVAN = 50_000.0  # and so does a further caravan, in updates: for a gap that is soon closed none is worth while
 POINTS = 128  # places that are told apart: flows nearer to each other than that ride together anyway
 
@@ -41,16 +41,23 @@ def gaps(riders: Sequence[Rider], limits: Limits) -> list[list[Rider]]:
     [['far'], [4, 3, 2, 1, 0]]
     >>> [len(group) for group in gaps(near + far, Limits(caravans=1))]
     [6]
+
+    An update is of one shard, so a flow waits for its share of what is read; more shards do not make more groups.
+
+    >>> apart = [Rider((at, shard), at * 1_000_000, shard) for at in range(10) for shard in range(16)]
+    >>> len(gaps(apart, Limits())) == len(gaps(apart[::16], Limits()))
+    True
     """
     if not riders:
         return []
     ordered = sorted(riders, key=lambda rider: -rider.behind)
     behind = np.array([rider.behind for rider in ordered], float)
-    waiting = float((behind[0] - behind).sum())
+    share = 1 / len({rider.shard for rider in riders})
+    waiting = float((behind[0] - behind).sum()) * share
     if limits.caravans == 1 or waiting <= CARAVAN:
         return [ordered]
     points, counts = _points(behind)
-    return _split(ordered, [int(at) for at in np.cumsum(counts)[_cheapest(points, counts, limits.caravans)]])
+    return _split(ordered, [int(at) for at in np.cumsum(counts)[_cheapest(points, counts * share, limits.caravans)]])
 
 
 def _points(behind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -63,15 +70,15 @@ def _points(behind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         step = max(2 * step, (behind[0] - behind[-1]) / POINTS)
 
 
-def _cheapest(points: np.ndarray, counts: np.ndarray, most: int) -> list[int]:
+def _cheapest(points: np.ndarray, weights: np.ndarray, most: int) -> list[int]:
     """After which points to cut, so that the whole costs least.
 
     A group that reaches from point i to point j costs its reader, what that reads on its way to the head, and what the
     flows in front wait for the rearmost.
     """
     total = len(points)
-    before = np.concatenate([[0.0], np.cumsum(counts)])
-    moment = np.concatenate([[0.0], np.cumsum(points * counts)])
+    before = np.concatenate([[0.0], np.cumsum(weights)])
+    moment = np.concatenate([[0.0], np.cumsum(points * weights)])
     # cost[i, j]: of a group of the points i to j
     first, last = np.meshgrid(np.arange(total), np.arange(total), indexing="ij")
     waits = points[first] * (before[last + 1] - before[first]) - (moment[last + 1] - moment[first])
