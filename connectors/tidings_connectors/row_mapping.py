@@ -8,7 +8,8 @@ by column. What it makes of them is said by options of the stream:
 | `object` | `{schema}.{table}/{key}` | what an object is called; `{column}` is a column's text |
 | `version` | none | a column of whole numbers; without it, the number of the transaction |
 | `attributes` | none | columns that are attributes too; `schema`, `table` and `operation` always are |
-| `payload` | `json` | the row as JSON; or `none` |
+| `payload` | `json` | the row as JSON; or `avro`, or `none` |
+| `schemas` | none | for `avro`: the schema of each table, by `schema.table`; see `row_avro` |
 | `shard` | none | a column whose text says which objects share a shard; without it, the object does |
 
 A table without a key is one object, `<schema>.<table>`, and so is one that is truncated.
@@ -20,14 +21,14 @@ import json
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from tidings.errors import InvalidOption
 from tidings.updates import MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES, MAX_VERSION, SCHEMA, shards_of
@@ -84,7 +85,8 @@ class RowMapping(BaseModel):
     object: str = "{schema}.{table}/{key}"
     version: str | None = None
     attributes: list[str] = []
-    payload: Literal["json", "none"] = "json"
+    payload: Literal["json", "avro", "none"] = "json"
+    schemas: Annotated[dict[str, dict[str, Any]], Field(validate_default=True)] = {}
     shard: str | None = None
 
     @field_validator("object")
@@ -92,6 +94,18 @@ class RowMapping(BaseModel):
     def _names(cls, text: str) -> str:
         fields(text)
         return text
+
+    @field_validator("schemas")
+    @classmethod
+    def _contract(cls, schemas: dict[str, Any], others: ValidationInfo) -> dict[str, Any]:
+        avro = others.data.get("payload") == "avro"
+        if avro != bool(schemas):
+            raise ValueError("it needs 'payload: avro'" if schemas else "'payload: avro' needs a schema for each table")
+        if avro:
+            from tidings_connectors.avro_schemas import codecs_of  # its library is an extra
+
+            codecs_of(schemas)
+        return schemas
 
 
 def fields(template: str) -> list[tuple[str, str | None]]:
@@ -114,7 +128,7 @@ def updates_of(changes: Changes, mapping: RowMapping, shards: int) -> pa.Table:
     count = len(changes)
     objects = _objects(changes, mapping)
     placed = objects if mapping.shard is None else pc.coalesce(changes.column(mapping.shard).values, objects)
-    payloads, large = _payloads(changes, mapping)
+    payloads, reasons = _payloads(changes, mapping)
     columns = {
         "shard": shards_of(placed, shards),
         "seq": changes.seqs,
@@ -124,7 +138,7 @@ def updates_of(changes: Changes, mapping: RowMapping, shards: int) -> pa.Table:
         "kind": pa.repeat(pa.scalar("data"), count),
         "range": np.ones(count, np.int64),
         "source": pa.nulls(count, pa.string()),
-        "attributes": _attributes(changes, mapping, large),
+        "attributes": _attributes(changes, mapping, reasons),
         "payload": payloads,
         "time": changes.times,
     }
@@ -186,7 +200,7 @@ def _versions(changes: Changes, mapping: RowMapping) -> Any:
     return pc.cast(column.values, pa.int64())
 
 
-def _attributes(changes: Changes, mapping: RowMapping, large: npt.NDArray[np.bool_]) -> pa.MapArray:
+def _attributes(changes: Changes, mapping: RowMapping, reasons: pa.StringArray) -> pa.MapArray:
     count = len(changes)
     given: dict[str, Any] = {
         "schema": pa.repeat(pa.scalar(changes.schema), count),
@@ -195,8 +209,8 @@ def _attributes(changes: Changes, mapping: RowMapping, large: npt.NDArray[np.boo
     }
     there = {column.name for column in changes.columns}
     given |= {name: changes.column(name).values for name in mapping.attributes if name in there}
-    if large.any():
-        given["payload"] = pc.if_else(pa.array(large), "left out: too large", None)
+    if reasons.null_count < count:
+        given["payload"] = reasons
     values = np.stack([_array(value) for value in given.values()], axis=1).ravel()
     names = np.tile(np.array(list(given), object), count)
     known = values != None  # noqa: E711 - numpy compares value by value
@@ -210,18 +224,28 @@ def _array(values: pa.Array) -> npt.NDArray[Any]:
     return found
 
 
-def _payloads(changes: Changes, mapping: RowMapping) -> tuple[pa.BinaryArray, npt.NDArray[np.bool_]]:
-    """The rows as JSON, and which of them were too large for that."""
+def _payloads(changes: Changes, mapping: RowMapping) -> tuple[pa.BinaryArray, pa.StringArray]:
+    """The rows as payloads; and where one was left out though there is a row, the reason."""
     count = len(changes)
-    if mapping.payload == "none":
-        return pa.nulls(count, pa.binary()), np.zeros(count, bool)
+    rows = pc.not_equal(changes.operations, TRUNCATE)
+    if mapping.payload == "none" or not pc.any(rows).as_py():
+        return pa.nulls(count, pa.binary()), pa.nulls(count, pa.string())
+    if mapping.payload == "avro":
+        from tidings_connectors.row_avro import payloads  # its library is an extra
+
+        whole, reasons = payloads(changes, mapping.schemas)
+    else:
+        whole, reasons = _json(changes), pa.nulls(count, pa.string())
+    large = pc.greater(pc.binary_length(whole), MAX_PAYLOAD_BYTES)
+    reasons = pc.if_else(pc.fill_null(large, False), "left out: too large", reasons)
+    return pc.if_else(pc.and_kleene(rows, pc.invert(large)), whole, None), pc.if_else(rows, reasons, None)
+
+
+def _json(changes: Changes) -> pa.BinaryArray:
     members = [_member(column) for column in changes.columns]
     # Arrow leaves a row out altogether if all that is joined in it is null, so there is always something before it.
-    inner = pc.binary_join_element_wise(pa.repeat("", count), *members, ",", null_handling="skip")
-    whole = pc.binary_join_element_wise(pc.binary_replace_slice(inner, 0, 1, "{"), "}", "").cast(pa.binary())
-    large = pc.greater(pc.binary_length(whole), MAX_PAYLOAD_BYTES)
-    nothing = pc.or_(large, pc.equal(changes.operations, TRUNCATE))
-    return pc.if_else(nothing, None, whole), _array(large)
+    inner = pc.binary_join_element_wise(pa.repeat("", len(changes)), *members, ",", null_handling="skip")
+    return pc.binary_join_element_wise(pc.binary_replace_slice(inner, 0, 1, "{"), "}", "").cast(pa.binary())
 
 
 def _member(column: Column) -> pa.StringArray:
