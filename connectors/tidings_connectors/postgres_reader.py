@@ -108,7 +108,6 @@ class PostgresReader:
         self._asking = asking
         self._slot = slot
         self._options = options
-        self._mapping = options
         self._shards = shards
         self._heartbeat = heartbeat
         self._on_close = on_close
@@ -217,6 +216,7 @@ class PostgresReader:
         first = min(after.values())
         while True:
             messages, more = self._collect(limit)
+            self._check_published()
             batches = self._decoder.decode(messages)
             self._read_upto = max(self._read_upto, self._decoder.end)
             if not self._decoder.open and not more:
@@ -263,6 +263,12 @@ class PostgresReader:
             else:
                 waited = True
 
+    def _check_published(self) -> None:
+        """From version 18 on the server goes on without a publication that is not there, and only sends a warning."""
+        self._connection.poll()  # which fetches warnings
+        if any(self._options.publication in warning for warning in self._connection.notices):
+            raise self._unpublished()
+
     def _readable(self, seconds: float) -> bool:
         return bool(self._polling.poll(seconds * 1000))
 
@@ -270,7 +276,7 @@ class PostgresReader:
         """The rows that were asked for, in the order of the log."""
         if not batches:
             return SCHEMA.empty_table()
-        tables = [updates_of(changes, self._mapping, self._shards) for changes, _ in batches]
+        tables = [updates_of(changes, self._options, self._shards) for changes, _ in batches]
         rows = tables[0]
         if len(tables) > 1:
             order = np.argsort(np.concatenate([order for _, order in batches]))
@@ -284,15 +290,16 @@ class PostgresReader:
 
     def _reason(self, error: Exception) -> LogUnavailable:
         """The server's error in a sentence of ours."""
-        if getattr(error, "pgcode", None) == UNDEFINED_OBJECT:
-            publication = self._options.publication
-            return LogUnavailable(
-                f"publication {publication!r} of PostgreSQL at {self._server} was not there yet, or not any more, at "
-                f"{self.stand.seq} in the log: CREATE PUBLICATION {quoted_name(publication)} FOR ALL TABLES, and "
-                f"begin anew after that with SELECT pg_drop_replication_slot({quoted_text(self._slot.name)}); "
-                f"{self._slot.making}"
-            )
-        return unavailable(self._server, error)
+        undefined = getattr(error, "pgcode", None) == UNDEFINED_OBJECT
+        return self._unpublished() if undefined else unavailable(self._server, error)
+
+    def _unpublished(self) -> LogUnavailable:
+        publication = self._options.publication
+        return LogUnavailable(
+            f"publication {publication!r} of PostgreSQL at {self._server} was not there yet, or not any more, at "
+            f"{self.stand.seq} in the log: CREATE PUBLICATION {quoted_name(publication)} FOR ALL TABLES, and begin "
+            f"anew after that with SELECT pg_drop_replication_slot({quoted_text(self._slot.name)}); {self._slot.making}"
+        )
 
     def _drop(self) -> None:
         connection, self._connection, self._cursor = self._connection, None, None

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -267,8 +267,3 @@ def quoted(values: pa.StringArray) -> pa.StringArray:
         escaped = [json.dumps(value, ensure_ascii=False) for value in values.filter(odd).to_pylist()]
         made = pc.replace_with_mask(made, odd, pa.array(escaped, pa.string()))
     return made
-
-
-def mapping_of(options: Mapping[str, Any]) -> RowMapping:
-    """The mapping that a stream's options say, without those that are the connector's own."""
-    return RowMapping.model_validate({key: value for key, value in options.items() if key in RowMapping.model_fields})

@@ -32,6 +32,7 @@ SETTINGS = {
     "max_replication_slots": "20",
     "max_wal_senders": "20",
     "fsync": "off",
+    "password_encryption": "scram-sha-256",
     "listen_addresses": "127.0.0.1",
 }
 
@@ -172,7 +173,9 @@ class Database:
         self.execute(f"SELECT pg_terminate_backend(active_pid) {mine} AND active")
         eventually(lambda: not self.execute(f"SELECT 1 {mine} AND active"))
         self.execute(f"SELECT pg_drop_replication_slot(slot_name) {mine} AND NOT temporary")
-        self.server.execute(f"DROP DATABASE {self.name} WITH (FORCE)")
+        others = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self.name}'"
+        eventually(lambda: not self.server.execute(others))
+        self.server.execute(f"DROP DATABASE {self.name}")
 
 
 def floors(log: Any) -> Positions:
