@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 ARGS ?=
+WORKERS ?= 2
 VENV := .venv
 PACKAGES := $(VENV)/.tidings-packages
 JARS := $(VENV)/.tidings-jars
@@ -19,9 +20,9 @@ demo: $(JARS) ## streams, queries, subscribers and clients, and what happens whe
 	@echo "demo: updates from producers to a Spark query, subscribers and clients, in a temporary folder"
 	@$(VENV)/bin/python examples/demo.py $(ARGS)
 
-test: $(JARS) ## all tests; FAST=1 leaves out the slow ones, ARGS="-k word" goes to pytest
+test: $(JARS) ## all tests, two at a time; FAST=1 leaves out the slow ones, ARGS="-k word" goes to pytest
 	@echo "test: $(if $(FAST),all but the slow tests,all tests)"
-	@$(VENV)/bin/python -m pytest $(if $(FAST),-m "not slow") $(ARGS)
+	@$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(if $(FAST),-m "not slow") $(ARGS)
 
 lint: $(PACKAGES) ## format and rules (ruff), types (mypy)
 	@echo "lint: ruff"

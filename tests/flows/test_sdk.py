@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -262,9 +263,11 @@ def test_with_one_worker_a_busy_flow_does_not_keep_the_others_waiting(cluster: C
     for number in range(100):
         names.setdefault(stream.shard_of(f"o-{number}"), f"o-{number}")
     seen: list[int] = []
+    published = threading.Event()
 
     class Slow(Handler):
         def on_update(self, update: Update) -> None:
+            published.wait(60)
             time.sleep(0.02)
             seen.append(update.shard)
 
@@ -274,5 +277,6 @@ def test_with_one_worker_a_busy_flow_does_not_keep_the_others_waiting(cluster: C
             for _ in range(60):  # a message each, more or less
                 producer.publish(names[0]).result(10)
             producer.publish(names[1]).result(10)
+        published.set()
         eventually(lambda: 1 in seen)
         assert seen.count(0) < 60, "the busy flow had more to do"
