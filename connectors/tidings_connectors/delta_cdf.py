@@ -120,7 +120,8 @@ class DeltaCdfLog(Tailing):
 
     def _fed(self) -> Bounds:
         """What the feed holds."""
-        return Bounds(Position(self._oldest(), -1), Position(self._newest() + 1, -1))
+        head = Position(self._newest() + 1, -1)  # which says so if there is no table any more
+        return Bounds(Position(self._oldest(), -1), head)
 
     def _newest(self) -> int:
         commits = self.folder / "_delta_log"

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tidings.durable import sync_folder
+
 Action = dict[str, Any]
 """A line of a commit, as Delta's protocol has it."""
 
@@ -36,9 +38,9 @@ class Commits:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            _sync(self._folder)  # the names of its files, before a commit speaks of them
+            sync_folder(self._folder)  # the names of its files, before a commit speaks of them
             os.link(draft, self._path(version))
-            _sync(self._log)
+            sync_folder(self._log)
         except FileExistsError:
             return False
         finally:
@@ -88,11 +90,3 @@ def removed(name: str, size: int, *, data_change: bool = True) -> Action:
     """A file that is part of the table up to this commit."""
     file = {"path": name, "deletionTimestamp": milliseconds(), "dataChange": data_change}
     return {"remove": {**file, "extendedFileMetadata": True, "partitionValues": {}, "size": size}}
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -93,7 +93,8 @@ class Publisher:
         self._draining = False
         self._suspended = False
         self._lost = False
-        self._pumps = Pumps(self._pump, self._let_go, patience)
+        self._pumps = Pumps(self._pump, self._give_up, patience)
+        self._given_up: dict[Flow, int] = {}
         self._plan = Plan()
         self._view = View(coordination, self._on_change)
         taken = PublisherExists(f"a publisher {self.name!r} is running already; give this one another name")
@@ -149,6 +150,7 @@ class Publisher:
         self._placement.close()
         if self._coordination.client.connected:  # else what is left goes with the session
             with contextlib.suppress(TidingsError):
+                self._release_given_up()
                 for sending in self._placement.sendings():
                     self._ownership.release(sending.flow, sending.epoch)
         self._membership.leave()
@@ -220,6 +222,7 @@ class Publisher:
         """The session was lost, and with it all that we owned."""
         for sending in list(self._placement.sendings()):
             self._placement.forget(sending)
+        self._given_up.clear()
         self._placement.hang_up()
         self._membership.lost()
         self._view.forget()
@@ -228,11 +231,13 @@ class Publisher:
 
     def _reconcile(self) -> bool:
         """Take the flows that should be ours, and leave the others; False if it must be tried again soon."""
+        self._release_given_up()
         self._membership.keep(self._record)
         self._plan = plan = read_plan(self._view)
         mine = {flow for flow, owner in plan.owners.items() if owner == self.name}
         readable = {name: one.at(self._replica) for name, one in plan.streams.items() if self._reads(one)}
         self._pumps.open({flow.stream for flow in mine}, readable)
+        self._release_given_up()
         self._membership.keep(self._record)  # so that others learn at once what cannot be read here
         owned = {sending.flow: sending for sending in self._placement.sendings()}
         for flow, sending in owned.items():
@@ -266,11 +271,12 @@ class Publisher:
     def _take(self, flows: list[Flow], applications: Mapping[str, Application]) -> bool:
         """Become the owner of flows; False if one should be tried again, though nothing in ZooKeeper changes."""
         bounds = {}
-        for stream in {flow.stream for flow in flows}:
+        for stream in {flow.stream for flow in flows} & self._pumps.running.keys():
             try:
                 bounds[stream] = self._pumps.running[stream].log.bounds()
             except TidingsError as error:
                 self._pumps.give_up(stream, str(error))
+                self._release_given_up()
         flows = [flow for flow in flows if flow.stream in bounds]
 
         def start(flow: Flow, before: Position | None) -> Position:
@@ -305,9 +311,15 @@ class Publisher:
                 sending.filter = application.parsed_filter()
             self._placement.unpark(sending)
 
-    def _let_go(self, sending: Sending) -> None:
+    def _give_up(self, sending: Sending) -> None:
         self._placement.forget(sending)
-        self._ownership.release(sending.flow, sending.epoch)
+        self._given_up[sending.flow] = sending.epoch
+
+    def _release_given_up(self) -> None:
+        """Let others have the flows that we do not send any more; what fails is tried again."""
+        for flow, epoch in list(self._given_up.items()):
+            self._ownership.release(flow, epoch)
+            del self._given_up[flow]
 
     def _pump(self, stream: StreamDefinition) -> Pump:
         pump = Pump(

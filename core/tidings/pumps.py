@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 
 class Pumps:
-    """Makes and closes pumps. `release` is called with each flow of a log that is given up.
+    """Makes and closes pumps. `release` is called with each flow of a log that is not read any more; it cannot fail.
 
     A log is given up when it could not be read for `patience` seconds.
     """
@@ -48,8 +48,7 @@ class Pumps:
         """Have a pump for each stream that is wanted, and none for one that was dropped or made anew."""
         for name, pump in list(self.running.items()):
             if pump.stream != defined.get(name):
-                self.give_up(name, "it was changed")
-                del self._unreadable[name]
+                self._close(name)
         for name, pump in list(self.running.items()):
             if (reason := pump.broken(self._patience)) is not None:
                 self.give_up(name, reason)
@@ -67,16 +66,19 @@ class Pumps:
 
     def give_up(self, stream: str, reason: str) -> None:
         """Leave a stream whose log cannot be read to others."""
-        pump = self.running.pop(stream)
-        for sending in list(pump.flows.values()):
-            self._release(sending)
-        pump.close()
+        self._close(stream)
         self._note_unreadable(stream, reason)
 
     def close(self) -> None:
         """Stop them all."""
         for pump in self.running.values():
             pump.close()
+
+    def _close(self, stream: str) -> None:
+        pump = self.running.pop(stream)
+        for sending in list(pump.flows.values()):
+            self._release(sending)
+        pump.close()
 
     def _note_unreadable(self, stream: str, reason: str) -> None:
         if self._unreadable.get(stream) != reason:  # said once, and the other streams go on

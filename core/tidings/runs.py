@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidings import durable
 from tidings.errors import InvalidOption, LogUnavailable
 from tidings.run_files import Forget, Layout, RunFile, merge_runs, write_run
 
@@ -314,16 +315,7 @@ class Runs(RunReader):
 
     def _replace(self, manifest: Manifest) -> None:
         draft = self.folder / f"{self._writer}.tmp"
-        with open(draft, "wb") as file:
-            file.write(manifest.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, self.folder / MANIFEST)
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        durable.replace(self.folder / MANIFEST, draft, lambda path: path.write_bytes(manifest.encode()))
 
     def _sweep(self, manifest: Manifest, gone: Iterable[Run] | None = None) -> None:
         """Delete runs that are merged; with `gone` None, all files that no manifest names, as after a death."""

@@ -9,9 +9,9 @@ from deltalake import write_deltalake
 
 import tidings
 from tidings.cluster import Cluster
-from tidings.errors import TidingsError
+from tidings.errors import CoordinationUnavailable, TidingsError
 from tidings.flows import Flow, status
-from tidings.ownership import Member, plan_ownership
+from tidings.ownership import Member, Ownership, plan_ownership
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually
 
@@ -74,8 +74,7 @@ def owners(cluster: Cluster) -> set[str | None]:
     return {one.owner for one in status(cluster)}
 
 
-def test_flows_go_to_the_replica_when_the_primary_is_gone_and_come_back(cluster: Cluster, tmp_path: Path) -> None:
-    store, orders = Store(tmp_path), Orders()
+def follow(cluster: Cluster, store: Store) -> None:
     cluster.create_stream(
         "orders",
         2,
@@ -84,6 +83,11 @@ def test_flows_go_to_the_replica_when_the_primary_is_gone_and_come_back(cluster:
         replicas={"east": f"delta-cdf:{store.replica}"},
     )
     cluster.create_application("cache", ["orders"], start="earliest")
+
+
+def test_flows_go_to_the_replica_when_the_primary_is_gone_and_come_back(cluster: Cluster, tmp_path: Path) -> None:
+    store, orders = Store(tmp_path), Orders()
+    follow(cluster, store)
 
     def heard() -> bool:
         return sorted(set(orders.ids)) == list(range(1, store.count + 1))
@@ -114,3 +118,25 @@ def test_flows_go_to_the_replica_when_the_primary_is_gone_and_come_back(cluster:
         store.copy()
         eventually(heard, timeout=30)
     assert len(orders.ids) - len(set(orders.ids)) <= 4, "what came twice came around a move"
+
+
+def test_flows_are_given_up_though_zookeeper_fails_just_then(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    follow(cluster, store)
+    release, failed = Ownership.release, []
+
+    def fails_at_first(self: Ownership, flow: Flow, epoch: int) -> bool:
+        if len(failed) < 3:
+            failed.append(flow)
+            raise CoordinationUnavailable("ZooKeeper does not answer")
+        return release(self, flow, epoch)
+
+    with cluster.subscribe("cache", Orders()), cluster.publisher(name="p", patience=0.5):
+        eventually(lambda: owners(cluster) == {"p"})
+        with cluster.publisher(name="p-east", replica="east"):
+            monkeypatch.setattr(Ownership, "release", fails_at_first)
+            store.primary.rename(store.primary.with_name("away"))
+            eventually(lambda: owners(cluster) == {"p-east"}, timeout=30)
+            assert len(failed) == 3
