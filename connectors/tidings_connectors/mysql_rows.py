@@ -24,6 +24,9 @@ Image = list[Any]
 UNKNOWN = object()
 """Stands in an image for a value that the log does not have."""
 
+HIDDEN = re.compile(r"DB_ROW_HASH_\d+")
+"""A column that the server adds to a table with a unique key of any length, and shows to nobody."""
+
 _NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[\w$]+)"
 _COMMENT = r"(?:\s|/\*.*?\*/|--\s[^\n]*\n|\#[^\n]*\n)*"
 _TRUNCATE = re.compile(
@@ -138,6 +141,7 @@ class Draft:
         columns = [
             self._column(name, reading, values)
             for name, reading, values in zip(shape.names, shape.readings, zip(*self.images, strict=True), strict=True)
+            if not HIDDEN.fullmatch(name)
         ]
         return _changes(shape.schema, shape.table, columns, shape.key, self)
 
