@@ -12,17 +12,20 @@ PARTITION` removed; and when an XA transaction is prepared, whether it will be c
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import socket
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import xxhash
 
 from tidings.errors import LogUnavailable
+from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors import mysql_preflight, tailing
 from tidings_connectors.mysql_connection import POSITION_GONE, Connection, ServerError
@@ -37,6 +40,7 @@ from tidings_connectors.mysql_positions import (
     seq_in,
 )
 from tidings_connectors.mysql_reader import MysqlReader
+from tidings_connectors.mysql_snapshot import MysqlTables
 from tidings_connectors.tailing import Tailing
 
 if TYPE_CHECKING:
@@ -61,34 +65,51 @@ class MysqlLog(Tailing):
         self._place = place
         self._connection = Connection(place)
         self._lock = threading.Lock()
-        self._bounds: tuple[float, dict[int, Bounds]] | None = None
+        self._log: tuple[float, Bounds] | None = None
+        self._bounds: dict[int, Bounds] = {}
         self._known: dict[int, GtidState] = {}
         self._first: tuple[str, Gtid] | None = None
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
+        self._tables = MysqlTables(self._connection, stream.name, options, lambda: self._logged(0))
+        self._snapshot_of(self._tables, stream.name)
 
     def __repr__(self) -> str:
         return f"MysqlLog({self.stream_name!r}, {str(self._place)!r})"
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> MysqlLog:
-        """There is nothing to make: the server has the log."""
-        return cls.open(location, stream)
+        """There is nothing to make but a snapshot, if one is wanted: the server has the log."""
+        return cls._made(location, stream, cls._begin)
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> MysqlLog:
+        return cls._made(location, stream, cls._resume)
+
+    @classmethod
+    def _made(cls, location: str, stream: StreamDefinition, begin: Callable[[MysqlLog], None]) -> MysqlLog:
         options = tailing.options_of(MysqlOptions, stream, "MariaDB")
         log = cls(place_of(location, options), stream, options)
-        mysql_preflight.check(log._connection, log._server_id())
+        with contextlib.ExitStack() as failed:
+            failed.callback(log.close)
+            mysql_preflight.check(log._connection, log._server_id())
+            begin(log)
+            failed.pop_all()
         return log
+
+    def _begin(self) -> None:
+        if self._snapshot is not None:
+            self._tables.check()  # even if one is only taken when something is lost: that is too late to be told
+            self._take()
 
     def bounds(self) -> dict[int, Bounds]:
         return self._held(FRESH)
 
-    def reader(self) -> MysqlReader:
-        return MysqlReader(self)
+    def reader(self) -> Reader:
+        return self._merged(MysqlReader(self))
 
     def confirm(self, upto: Positions) -> None:
-        """Nothing to do: the server keeps its log by its own rules (`binlog_expire_logs_seconds`)."""
+        """The server keeps its log by its own rules (`binlog_expire_logs_seconds`); a snapshot is ours."""
+        self._forget_snapshot(upto)
 
     def distance(self, after: Position, upto: Position) -> int:
         """In transactions."""
@@ -100,6 +121,7 @@ class MysqlLog(Tailing):
             feeds = list(self._feeds)
         for feed in feeds:
             feed.close()
+        super().close()
         self._connection.close()
 
     # What readers need
@@ -141,9 +163,17 @@ class MysqlLog(Tailing):
     # What the server says
 
     def _held(self, age: float) -> dict[int, Bounds]:
-        """The bounds of all shards, not older than so many seconds."""
+        """The bounds of all shards, not older than so many seconds: of the log, and of the snapshot before it."""
+        held = self._joined(self._logged(age))
         with self._lock:
-            known = self._bounds
+            if self._bounds.get(0) != held:
+                self._bounds = dict.fromkeys(range(self.shards), held)
+            return self._bounds
+
+    def _logged(self, age: float) -> Bounds:
+        """What the server's own log holds."""
+        with self._lock:
+            known = self._log
         if known is not None and time.monotonic() < known[0] + age:
             return known[1]
         asked = time.monotonic()
@@ -152,10 +182,9 @@ class MysqlLog(Tailing):
         # A replica that has just been made from a copy has nothing in its log, and still stands where the copy stood.
         last = seq_in(parse_state(written), domain) or seq_in(parse_state(replicated), domain)
         held = Bounds(after_transaction(min(self._last_gone(last), last)), after_transaction(last))
-        bounds = dict.fromkeys(range(self.shards), held)
         with self._lock:
-            self._bounds = asked, bounds
-        return bounds
+            self._log = asked, held
+        return held
 
     def _last_gone(self, last: int) -> int:
         """The newest transaction of our domain that the log does not hold any more, or never did."""

@@ -15,6 +15,8 @@ from tidings_connectors.mysql_library import pymysql
 from tidings_connectors.mysql_options import Place
 
 ACCESS_DENIED = 1045
+TABLE_DENIED = frozenset((1142, 1143))  # it, or some of its columns
+TABLE_MISSING = 1146
 PRIVILEGE_MISSING = 1227
 POSITION_GONE = 1236
 CONNECTION_ERRORS = frozenset((1053, 1077, 1078, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055))
@@ -117,6 +119,25 @@ def quoted(text: str) -> str:
     """
     escaped = text.replace("\\", "\\\\").replace("'", "''")
     return f"'{escaped}'"
+
+
+def quoted_name(name: str) -> str:
+    """A name as SQL has it.
+
+    >>> quoted_name("odd `one")
+    '`odd ``one`'
+    """
+    return f"`{name.replace('`', '``')}`"
+
+
+def account(user: str) -> str:
+    """A user as GRANT has it, from what CURRENT_USER says.
+
+    >>> account("tail@%")
+    "'tail'@'%'"
+    """
+    name, _, host = user.rpartition("@")
+    return f"{quoted(name)}@{quoted(host)}"
 
 
 def _words(error: Exception) -> str:

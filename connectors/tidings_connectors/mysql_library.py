@@ -7,8 +7,10 @@ from tidings.errors import PluginMissing
 try:
     import pymysql  # type: ignore[import-untyped]
     from pymysql.connections import Connection, MysqlPacket  # type: ignore[import-untyped]
+    from pymysql.cursors import SSCursor  # type: ignore[import-untyped]
     from pymysqlreplication import BinLogStreamReader  # type: ignore[import-untyped]
     from pymysqlreplication.constants import FIELD_TYPE  # type: ignore[import-untyped]
+    from pymysqlreplication.constants.CHARSET import charset_by_name  # type: ignore[import-untyped]
     from pymysqlreplication.event import (  # type: ignore[import-untyped]
         FormatDescriptionEvent,
         HeartbeatLogEvent,
@@ -40,10 +42,12 @@ __all__ = [
     "NotImplementedEvent",
     "QueryEvent",
     "RotateEvent",
+    "SSCursor",
     "TableMapEvent",
     "UpdateRowsEvent",
     "WriteRowsEvent",
     "XAPrepareEvent",
     "XidEvent",
+    "charset_by_name",
     "pymysql",
 ]

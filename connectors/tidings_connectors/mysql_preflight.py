@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidings.errors import LogUnavailable
-from tidings_connectors.mysql_connection import PRIVILEGE_MISSING, Connection, ServerError, quoted
+from tidings_connectors.mysql_connection import PRIVILEGE_MISSING, Connection, ServerError, account
 from tidings_connectors.mysql_feed import probe
 
 SETTINGS = {
@@ -47,8 +47,6 @@ def check(connection: Connection, server_id: int) -> None:
 
 def _check_privileges(connection: Connection, user: str, server_id: int) -> None:
     """Try what a reader does: there is no other way to know what a user may do."""
-    name, _, host = user.rpartition("@")
-    whom = f"{quoted(name)}@{quoted(host)}"
     tries: dict[str, Callable[[], object]] = {
         "BINLOG MONITOR": lambda: connection.ask("SHOW BINARY LOGS"),
         "REPLICATION SLAVE": lambda: probe(connection.place, server_id),
@@ -60,6 +58,6 @@ def _check_privileges(connection: Connection, user: str, server_id: int) -> None
             if error.code != PRIVILEGE_MISSING:
                 raise
             raise LogUnavailable(
-                f"user {name!r} of MariaDB at {connection.place} may not read the binary log: "
-                f"GRANT {privilege} ON *.* TO {whom}"
+                f"user {user.rpartition('@')[0]!r} of MariaDB at {connection.place} may not read the binary log: "
+                f"GRANT {privilege} ON *.* TO {account(user)}"
             ) from error

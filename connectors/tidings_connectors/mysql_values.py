@@ -88,11 +88,11 @@ def reading_of(column: Any) -> Reading:
         case FIELD_TYPE.NEWDECIMAL:
             return Reading(_decimal(column.precision, column.decimals), _texts)
         case FIELD_TYPE.VARCHAR | FIELD_TYPE.VAR_STRING:
-            return Reading(_counted(2 if column.max_length > 255 else 1), _decoding(column.character_set_name))
+            return Reading(_counted(2 if column.max_length > 255 else 1), decoding(column.character_set_name))
         case FIELD_TYPE.STRING:
             return _string(column)
         case FIELD_TYPE.BLOB:
-            return Reading(_counted(column.length_size), _decoding(column.character_set_name))
+            return Reading(_counted(column.length_size), decoding(column.character_set_name))
         case FIELD_TYPE.GEOMETRY:
             return Reading(_counted(column.length_size), _hexes)
         case FIELD_TYPE.ENUM:
@@ -159,7 +159,7 @@ def _counted(width: int) -> Take:
 def _string(column: Any) -> Reading:
     take = _counted(2 if column.max_length > 255 else 1)
     if not _is_binary(column.character_set_name):
-        return Reading(take, _decoding(column.character_set_name))
+        return Reading(take, decoding(column.character_set_name))
     # Zeros at the end are left out of a BINARY; its length is fixed, so they can be put back.
     size = column.max_length
     return Reading(take, lambda values: _hexes([None if one is None else one.ljust(size, b"\0") for one in values]))
@@ -296,7 +296,8 @@ def _is_binary(charset: str | None) -> bool:
     return charset is None or charset == "binary"
 
 
-def _decoding(charset: str | None) -> Text:
+def decoding(charset: str | None) -> Text:
+    """How bytes become texts: in this character set, as the client library calls it; in hex, if it is none."""
     if _is_binary(charset):
         return _hexes
     encoding = ENCODINGS.get(charset or "")

@@ -19,12 +19,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tidings.logs import create_log
+from tidings.logs import Reader, create_log
 from tidings.positions import Positions
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.mysql import MysqlLog
-from tidings_connectors.mysql_reader import MysqlReader
 
 from .mysql_install import die_with_parent, free_port, missing, owner, program, template
 
@@ -221,9 +220,18 @@ class Scene:
         self._logs.append(log)
         return log
 
+    def may_read(self) -> None:
+        """Let readers read the tables too, as they do for a snapshot."""
+        self.server.sql("SET SESSION sql_log_bin = 0", f"GRANT SELECT ON {self.database}.* TO tidings")
+
     def close(self) -> None:
         for log in self._logs:
             log.close()
+
+
+def floors(log: MysqlLog) -> Positions:
+    """Where a reader stands that has read nothing of what is held."""
+    return Positions({shard: held.floor for shard, held in log._held(0).items()})
 
 
 def heads(log: MysqlLog) -> Positions:
@@ -236,7 +244,7 @@ def now(log: MysqlLog) -> Positions:
     return Positions({shard: held.head for shard, held in log._held(0).items()})
 
 
-def drain(reader: MysqlReader, after: Positions, upto: Positions, limit: int = 1000) -> tuple[list[Any], Positions]:
+def drain(reader: Reader, after: Positions, upto: Positions, limit: int = 1000) -> tuple[list[Any], Positions]:
     """All rows between, in the order in which they came, and where the reader stands then."""
     rows: list[Any] = []
     while any(after[shard] < at for shard, at in upto.items()):
