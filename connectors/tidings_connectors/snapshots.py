@@ -11,7 +11,6 @@ each state is a `Run` of rows. Until the last one is complete, readers that come
 from __future__ import annotations
 
 import logging
-import os
 import re
 import threading
 import time
@@ -27,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, model_validator
 
+from tidings import durable
 from tidings.errors import LogUnavailable, TidingsError
 from tidings.positions import Bounds, Position
 from tidings.updates import SCHEMA
@@ -36,6 +36,7 @@ CHUNK = 50_000  # rows
 MAX_INDEX = 2**31 - 1
 RETRY = 5.0  # seconds after which a snapshot is gone on with that failed
 LOCK_WAIT = 1.0  # seconds between two looks whether somebody else is still at it
+TELL = 10.0  # seconds after which it is told again how far it is
 OURS = re.compile(r"(note\.json|[0-9a-f]{32}\.parquet)(\.tmp)?")
 
 logger = logging.getLogger(__name__)
@@ -297,6 +298,11 @@ class Snapshot:
             self._write(note)
             for table in state.tables:
                 self._read(table, note, state.time)
+        if not self._joins(note):
+            raise LogUnavailable(
+                f"the log of stream {self._stream!r} does not reach back to its snapshot any more: keep the log for "
+                "longer than a snapshot takes"
+            )
         note.complete = True
         self._write(note)
 
@@ -309,26 +315,29 @@ class Snapshot:
                 for run in note.runs:
                     run.chunks = [chunk for chunk in run.chunks if chunk.table != _name(table)]
 
-    def _read(self, table: Table, note: Note, time: datetime) -> None:
+    def _read(self, table: Table, note: Note, taken: datetime) -> None:
         progress, run = note.tables[_name(table)], note.runs[-1]
         if progress.done:
             return
-        begun = run.end
+        begun, told = run.end, time.monotonic()
         for columns, last in table.pieces(progress.last):
             if self._closed.is_set():
                 raise Closed
             count = len(columns[0].values)
             if run.end + count > MAX_INDEX:
                 raise LogUnavailable(f"the tables of stream {self._stream!r} hold too many rows for a snapshot")
-            rows = updates_of(_changes(table, columns, run, time), self._mapping, self._shards)
+            rows = updates_of(_changes(table, columns, run, taken), self._mapping, self._shards)
             chunk = Chunk(file=f"{uuid.uuid4().hex}.parquet", table=_name(table), first=run.end, rows=count)
             self._durably(chunk.file, lambda path, rows=rows: pq.write_table(rows, path))  # type: ignore[misc]
             run.chunks.append(chunk)
             progress.last = last
             self._write(note)
+            if time.monotonic() > told + TELL:
+                told = time.monotonic()
+                logger.info("snapshot of stream %r: %s, %s rows so far", self._stream, _name(table), run.end - begun)
         progress.done = True
         self._write(note)
-        logger.info("snapshot of stream %r: %s rows of %s", self._stream, f"{run.end - begun:,}", _name(table))
+        logger.info("snapshot of stream %r: %s, %s rows", self._stream, _name(table), run.end - begun)
 
     def _clear(self) -> None:
         """Delete what an earlier snapshot has left behind, and nothing else that may be there."""
@@ -340,18 +349,8 @@ class Snapshot:
         self._durably("note.json", lambda path: path.write_text(note.model_dump_json()))
 
     def _durably(self, name: str, write: Callable[[Path], object]) -> None:
-        """Write a file that is there whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / f"{name}.tmp"
-        write(draft)
-        with open(draft, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(draft, self.folder / name)
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        durable.replace(self.folder / name, self.folder / f"{name}.tmp", write)
 
 
 def _name(table: Table) -> str:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tidings.cli import main
 from tidings.cluster import Cluster
 from tidings.testing import eventually
+from tidings_connectors import snapshots
 
 from . import postgres_server
 from .postgres_server import Database
@@ -38,6 +40,25 @@ def test_rows_arrive_at_a_subscriber_and_the_slot_moves_on(cluster: Cluster, dat
             f"WHERE slot_name = '{database.options()['slot']}'"
         )
         eventually(lambda: database.execute(confirmed)[0][0] > last, timeout=60)
+
+
+def test_a_command_tells_how_far_the_snapshot_is_that_it_takes(
+    cluster: Cluster,
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER", cluster.address)
+    monkeypatch.setattr(snapshots, "CHUNK", 100)
+    monkeypatch.setattr(snapshots, "TELL", 0)
+    database.execute("CREATE TABLE item AS SELECT generate_series(1, 250) id")
+    options = database.options() | {"snapshot": "true", "snapshot_folder": str(tmp_path)}
+    given = [part for key, value in options.items() for part in ("--option", f"{key}={value}")]
+    assert main(["streams", "create", "shop", "--log", database.address(), *given]) == 0
+    told = capsys.readouterr().err
+    assert "snapshot of stream 'shop': public.item, 200 rows so far" in told
+    assert "snapshot of stream 'shop': public.item, 250 rows\n" in told
 
 
 @pytest.mark.slow

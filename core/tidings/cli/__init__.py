@@ -164,7 +164,10 @@ def _terminable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _logging(verbose: int) -> Iterator[None]:
-    """Log to stderr while a command runs: our warnings; not kazoo's, because we tell its errors in our own words."""
+    """Log to stderr while a command runs: our warnings; not kazoo's, because we tell its errors in our own words.
+
+    How far a snapshot is, is always told: it may take long, and is a part of what somebody asked for.
+    """
     handler = logging.StreamHandler(sys.stderr)
     formatter = logging.Formatter("%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%S")
     formatter.converter = time.gmtime
@@ -177,10 +180,12 @@ def _logging(verbose: int) -> Iterator[None]:
         "tidings_thialfi": level,
         "kazoo": logging.INFO if verbose > 1 else logging.CRITICAL,
     }
-    before = {name: logging.getLogger(name).level for name in levels}
+    snapshots = "tidings_connectors.snapshots"
+    before = {name: logging.getLogger(name).level for name in (*levels, snapshots)}
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
         logging.getLogger(name).addHandler(handler)
+    logging.getLogger(snapshots).setLevel(logging.INFO)
     try:
         yield
     finally:
