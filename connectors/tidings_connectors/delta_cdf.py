@@ -77,11 +77,14 @@ class DeltaCdfLog(Tailing):
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
-        options = tailing.options_of(CdfOptions, stream, "Delta")
-        log = cls(Path(location), stream, options)
+        log = cls._of(location, stream)
         log._check(log.table())
         log._resume()
         return log
+
+    @classmethod
+    def _of(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
+        return cls(Path(location), stream, tailing.options_of(CdfOptions, stream, "Delta"))
 
     def table(self, version: int | None = None) -> DeltaTable:
         """The table as delta-rs sees it."""

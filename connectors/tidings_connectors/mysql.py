@@ -86,9 +86,13 @@ class MysqlLog(Tailing):
         return cls._made(location, stream, cls._resume)
 
     @classmethod
-    def _made(cls, location: str, stream: StreamDefinition, begin: Callable[[MysqlLog], None]) -> MysqlLog:
+    def _of(cls, location: str, stream: StreamDefinition) -> MysqlLog:
         options = tailing.options_of(MysqlOptions, stream, "MariaDB")
-        log = cls(place_of(location, options), stream, options)
+        return cls(place_of(location, options), stream, options)
+
+    @classmethod
+    def _made(cls, location: str, stream: StreamDefinition, begin: Callable[[MysqlLog], None]) -> MysqlLog:
+        log = cls._of(location, stream)
         with contextlib.ExitStack() as failed:
             failed.callback(log.close)
             mysql_preflight.check(log._connection, log._server_id())

@@ -76,6 +76,10 @@ class PostgresLog(Tailing):
     def _of(cls, location: str, stream: StreamDefinition) -> PostgresLog:
         return cls(Server(location), stream, options_of(stream))
 
+    def _abandon(self) -> None:
+        self._slot.drop()
+        super()._abandon()
+
     def bounds(self) -> dict[int, Bounds]:
         state = self._state(FRESH)
         now = Bounds(state.floor, state.head)

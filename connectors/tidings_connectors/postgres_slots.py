@@ -21,6 +21,7 @@ from tidings_connectors.postgres_connections import (
     Server,
     quoted_text,
     speaking,
+    unavailable,
 )
 from tidings_connectors.row_positions import missing
 
@@ -99,6 +100,18 @@ class Slot:
             if error.pgcode != DUPLICATE_OBJECT:
                 with speaking(self._server):
                     raise
+
+    def drop(self) -> None:
+        """Have the server keep nothing for it any more."""
+        try:
+            if self.there():
+                self._moving.rows("SELECT pg_drop_replication_slot(%s)", (self.name,))
+        except (LogUnavailable, Error) as error:
+            reason = error if isinstance(error, LogUnavailable) else unavailable(self._server, error)
+            raise LogUnavailable(
+                f"{reason}; as long as replication slot {self.name!r} is there the server keeps all of its WAL: SELECT "
+                f"pg_drop_replication_slot({quoted_text(self.name)})"
+            ) from error
 
     def replace(self, other: str) -> None:
         """Have it stand where another slot stands, and hold what that one holds."""

@@ -10,6 +10,7 @@ each state is a `Run` of rows. Until the last one is complete, readers that come
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import threading
@@ -258,6 +259,12 @@ class Snapshot:
             for run in note.runs:
                 for chunk in run.chunks:
                     (self.folder / chunk.file).unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Delete all that is kept of it."""
+        self._clear()
+        with contextlib.suppress(OSError):  # somebody else's files may be there
+            self.folder.rmdir()
 
     def close(self) -> None:
         """Stop, if one is being taken; who opens the log next goes on with it."""

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -37,6 +37,20 @@ class Tailing(abc.ABC):
         self._stream = stream
         self._options = options
         self._snapshot: Snapshot | None = None
+
+    @classmethod
+    @abc.abstractmethod
+    def _of(cls, location: str, stream: StreamDefinition) -> Self:
+        """The log of a stream, not looked at yet."""
+
+    @classmethod
+    def abandon(cls, location: str, stream: StreamDefinition) -> None:
+        with contextlib.closing(cls._of(location, stream)) as log:
+            log._abandon()
+
+    def _abandon(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.discard()
 
     def _snapshot_of(self, source: Source, name: str) -> None:
         """Put the rows of this source before the log, if the options say so."""

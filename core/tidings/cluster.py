@@ -18,13 +18,14 @@ from tidings.errors import (
     ApplicationExists,
     FilterWarning,
     InvalidOption,
+    LogUnavailable,
     StreamExists,
     TidingsError,
     UnknownApplication,
     UnknownStream,
 )
 from tidings.filters import Filter
-from tidings.logs import WritableLog, create_log
+from tidings.logs import WritableLog, abandon_log, create_log, is_tailed
 from tidings.streams import DEFAULT_SHARDS, Stream, StreamDefinition
 
 if TYPE_CHECKING:
@@ -121,12 +122,23 @@ class Cluster:
         return [Stream(definition) for definition in definitions if definition is not None]
 
     def drop_stream(self, name: str, *, purge: bool = False) -> None:
-        """Forget a stream; with `purge` delete its updates too, otherwise its log stays where it is."""
+        """Forget a stream; with `purge` delete its updates too, otherwise its log stays where it is.
+
+        What a datastore keeps for the sake of a stream that tails it, as a replication slot, goes with the stream.
+        """
         stream = self.stream(name)
+        tailed = is_tailed(stream.definition)
+        if tailed and purge:
+            raise InvalidOption(f"the updates of stream {name!r} are its datastore's own, and cannot be purged")
         log = stream.log if purge else None
         self.coordination.delete("streams", name)
         self.coordination.delete("caravans", name)
-        if isinstance(log, WritableLog):
+        if tailed:
+            try:
+                abandon_log(stream.definition)
+            except TidingsError as error:
+                raise LogUnavailable(f"stream {name!r} is dropped, but its datastore was not told: {error}") from error
+        elif isinstance(log, WritableLog):
             log.destroy()
 
     def create_application(

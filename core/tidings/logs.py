@@ -135,6 +135,10 @@ class TailedLog(Log, Protocol):
     those of all shards. Between two seqs there may be any number of updates, or none.
     """
 
+    @classmethod
+    def abandon(cls, location: str, stream: StreamDefinition) -> None:
+        """The stream is dropped: let go of all that is kept for its sake. What the datastore holds stays."""
+
     def confirm(self, upto: Positions) -> None:
         """Every flow has passed these positions: the datastore need not keep what is before them for our sake."""
 
@@ -200,6 +204,18 @@ def open_log(stream: StreamDefinition) -> Log:
     scheme, location = split_address(stream.log)
     log: Log = load("tidings.logs", scheme).open(location, stream)
     return log
+
+
+def is_tailed(stream: StreamDefinition) -> bool:
+    """Whether the log of a stream is a datastore's own; it need not be there to be asked."""
+    return hasattr(load("tidings.logs", split_address(stream.log)[0]), "abandon")
+
+
+def abandon_log(stream: StreamDefinition) -> None:
+    """Let go of what datastores keep for a stream that is dropped, in all of its replicas."""
+    for replica in (None, *stream.replicas):
+        scheme, location = split_address(stream.at(replica).log)
+        load("tidings.logs", scheme).abandon(location, stream.at(replica))
 
 
 def check_held(stream: str, bounds: dict[int, Bounds], after: Positions) -> None:

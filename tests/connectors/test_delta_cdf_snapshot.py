@@ -138,6 +138,16 @@ def test_a_loss_is_told_when_there_are_rows_to_go_on_with(place: Path) -> None:
         assert [row[3] for row in drained(log, start(log))] == ["insert"] + ["snapshot"] * 251
 
 
+def test_a_dropped_stream_takes_its_rows_with_it_and_the_next_one_has_its_own(cluster: Cluster, place: Path) -> None:
+    made = stream(place, snapshot=True)
+    for count in (251, 252):
+        with contextlib.closing(cluster.create_stream("people", 2, made.log, options=made.options).log) as log:
+            assert [row[3] for row in drained(log, start(log))].count("snapshot") == count
+        cluster.drop_stream("people")
+        assert not list((place.parents[1] / "snapshots").rglob("*.parquet"))
+        write_deltalake(place, people(**{f"_{count}": "x"}), mode="append")
+
+
 def test_pieces_of_a_large_table_are_bounded(place: Path) -> None:
     with contextlib.closing(create_log(stream(place, snapshot=True))):
         files = list((place.parents[1] / "snapshots").rglob("*.parquet"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from tidings.cli import main
 from tidings.cluster import Cluster
+from tidings.errors import InvalidOption, LogUnavailable
 from tidings.testing import eventually
 from tidings_connectors import snapshots
 
@@ -59,6 +61,37 @@ def test_a_command_tells_how_far_the_snapshot_is_that_it_takes(
     told = capsys.readouterr().err
     assert "snapshot of stream 'shop': public.item, 200 rows so far" in told
     assert "snapshot of stream 'shop': public.item, 250 rows\n" in told
+
+
+def test_a_dropped_stream_leaves_nothing_behind_that_keeps_the_wal(
+    cluster: Cluster, database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE item AS SELECT generate_series(1, 250) id")
+    options = database.options() | {"snapshot": True, "snapshot_folder": str(tmp_path / "rows")}
+    slots = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{options['slot']}'"
+    cluster.create_stream("shop", 4, database.address(), options=options)
+    with pytest.raises(InvalidOption, match="are its datastore's own, and cannot be purged"):
+        cluster.drop_stream("shop", purge=True)
+    assert database.execute(slots) == [(1,)]
+    assert list((tmp_path / "rows").rglob("*.parquet"))
+    with hearing(cluster, "shop") as (everything, _):
+        eventually(lambda: len(everything) == 250)
+        cluster.drop_stream("shop")
+        assert database.execute(slots) == [(0,)]
+        assert not list((tmp_path / "rows").iterdir())
+
+
+def test_a_stream_is_dropped_though_its_database_is_away_and_what_is_left_is_told(cluster: Cluster) -> None:
+    with contextlib.closing(postgres_server.PostgresServer()) as server:
+        database = server.database()
+        cluster.create_stream("shop", 4, database.address(), options=database.options())
+        server.stop()
+        with pytest.raises(LogUnavailable, match="stream 'shop' is dropped, but its datastore was not told") as caught:
+            cluster.drop_stream("shop")
+        assert cluster.streams() == []
+        server.start()
+        database.execute(str(caught.value).rpartition(": ")[2])
+        assert database.execute("SELECT 1 FROM pg_replication_slots") == []
 
 
 @pytest.mark.slow

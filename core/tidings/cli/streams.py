@@ -135,13 +135,16 @@ def drop_command(
     timeout: Timeout = 10.0,
     json: Json = False,
 ) -> None:
-    """Drop a stream from the cluster. Asks first; where nobody can answer, --yes must be given."""
+    """Drop a stream from the cluster. Asks first; where nobody can answer, --yes must be given.
+
+    What a database keeps for the sake of a stream that tails it, as a replication slot, goes with the stream.
+    """
     if not yes and not sys.stdin.isatty():
         raise refuse("drop asks before it drops, and there is no terminal to ask on: add --yes")
     with connected(zookeeper, timeout) as cluster:
         stream = cluster.stream(name)
         log = stream.definition.log
-        loss = f"with all updates in {log}" if purge else f"and leave its log in {log}"
+        loss = f"with all updates in {log}" if purge else f"and leave what is in {log}"
         if not yes and not typer.confirm(f"Drop stream {name!r} {loss}?", err=True):
             note("nothing was dropped")
             raise typer.Exit(1)
@@ -149,7 +152,7 @@ def drop_command(
     if json:
         print_json({"dropped": name, "log": log, "purged": purge})
     else:
-        note(f"stream {name!r} is dropped{f', with all updates in {log}' if purge else f'; its log stays in {log}'}")
+        note(f"stream {name!r} is dropped{f', with all updates in {log}' if purge else f'; what is in {log} stays'}")
 
 
 streams.command("publish", epilog=PUBLISH_EXAMPLES)(publish_command)
