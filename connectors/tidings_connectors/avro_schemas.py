@@ -25,7 +25,7 @@ try:
     from fastavro.schema import SchemaParseException, UnknownType, expand_schema, fingerprint, to_parsing_canonical_form
     from fastavro.validation import validate
 except ModuleNotFoundError as error:
-    raise PluginMissing("Avro payloads need fastavro: pip install 'tidings[avro]'") from error
+    raise PluginMissing("payloads in Avro need fastavro: pip install 'tidings[avro]'") from error
 
 MARK = b"\xc3\x01"  # of the single-object encoding
 NULL = "null"

@@ -284,7 +284,7 @@ def test_a_missing_library_is_told_with_what_installs_it() -> None:
         "RowMapping(payload='avro', schemas={'a.b': {}})"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stderr.strip().endswith("PluginMissing: Avro payloads need fastavro: pip install 'tidings[avro]'")
+    assert done.stderr.strip().endswith("PluginMissing: payloads in Avro need fastavro: pip install 'tidings[avro]'")
     assert "line 4" in done.stderr
 
 
