@@ -64,9 +64,7 @@ class DeltaCdfLog(Tailing):
         self._known: tuple[float, dict[int, Bounds]] = (-1e9, {})
         self._began: int | None = None
         self._vacuumed = 0
-        if options.snapshot_folder is not None:
-            lock = Path(options.snapshot_folder) / stream.name / "lock"
-            self._snapshot_of(DeltaRows(folder, options.key, lock, self.table, self._fed), stream.name)
+        self._snapshot_of(DeltaRows(folder, options.key, self.table, self._fed), stream.name)
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,29 +52,12 @@ class DeltaRows:
     base = 2**30
 
     def __init__(
-        self,
-        place: Path,
-        key: Sequence[str],
-        lock: Path,
-        newest: Callable[[], DeltaTable],
-        held: Callable[[], Bounds],
+        self, place: Path, key: Sequence[str], newest: Callable[[], DeltaTable], held: Callable[[], Bounds]
     ) -> None:
         self._place = place
         self._key = key
-        self._lock = lock
         self._newest = newest
         self.held = held
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[bool]:
-        self._lock.parent.mkdir(parents=True, exist_ok=True)
-        with open(self._lock, "ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True  # let go of when the file is closed, or the process is gone
 
     @contextlib.contextmanager
     def state(self) -> Iterator[State]:

@@ -70,7 +70,7 @@ class MysqlLog(Tailing):
         self._known: dict[int, GtidState] = {}
         self._first: tuple[str, Gtid] | None = None
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
-        self._tables = MysqlTables(self._connection, stream.name, options, lambda: self._logged(0))
+        self._tables = MysqlTables(self._connection, options, lambda: self._logged(0))
         self._snapshot_of(self._tables, stream.name)
 
     def __repr__(self) -> str:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-import xxhash
-
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds
 from tidings_connectors import snapshots
@@ -38,7 +36,6 @@ from tidings_connectors.snapshots import Piece, State
 
 CHUNK_BYTES = 64 * 2**20
 READ_TIMEOUT = 600.0  # seconds until a table's next row
-MAX_LOCK_NAME = 64
 PATIENT = (
     "SET SESSION wait_timeout = 31536000, net_write_timeout = 31536000, max_statement_time = 0, "
     "idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0"
@@ -114,20 +111,11 @@ class MysqlTables:
 
     base = 2**30
 
-    def __init__(self, connection: Connection, stream: str, options: MysqlOptions, held: Callable[[], Bounds]) -> None:
+    def __init__(self, connection: Connection, options: MysqlOptions, held: Callable[[], Bounds]) -> None:
         self._connection = connection
         self._place = connection.place
-        self._lock = _lock_name(stream)
         self._options = options
         self.held = held
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[bool]:
-        with contextlib.closing(self._session(PATIENT, read_timeout=TIMEOUT)) as session:
-            with speaking(self._place), session.cursor() as cursor:
-                cursor.execute("SELECT GET_LOCK(%s, 0)", (self._lock,))
-                ((free,),) = cursor.fetchall()
-            yield free == 1
 
     @contextlib.contextmanager
     def state(self) -> Iterator[State]:
@@ -242,11 +230,6 @@ def _cut(cursor: Any) -> Iterator[list[tuple[bytes | None, ...]]]:
             rows, size = [], 0
     if rows:
         yield rows
-
-
-def _lock_name(stream: str) -> str:
-    name = f"tidings {stream}"
-    return name if len(name.encode()) <= MAX_LOCK_NAME else f"tidings {xxhash.xxh3_128_hexdigest(stream.encode())}"
 
 
 def _sql_name(schema: str, table: str) -> str:

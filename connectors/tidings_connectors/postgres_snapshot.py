@@ -154,15 +154,6 @@ class PostgresTables:
         return None if state is None or state.lost else Bounds(state.floor, state.head)
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[bool]:
-        connection = self._server.connect()
-        with contextlib.closing(connection), speaking(self._server):
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_try_advisory_lock(hashtext(%s))", (f"tidings {self._slot.name}",))
-                (free,) = cursor.fetchone()
-            yield free
-
-    @contextlib.contextmanager
     def state(self) -> Iterator[State]:
         """A transaction in which the tables look as they did at a place in the WAL."""
         with speaking(self._server), contextlib.ExitStack() as stack:

@@ -11,6 +11,7 @@ each state is a `Run` of rows. Until the last one is complete, readers that come
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import logging
 import re
 import threading
@@ -38,6 +39,7 @@ MAX_INDEX = 2**31 - 1
 RETRY = 5.0  # seconds after which a snapshot is gone on with that failed
 LOCK_WAIT = 1.0  # seconds between two looks whether somebody else is still at it
 TELL = 10.0  # seconds after which it is told again how far it is
+LOCK = "lock"
 OURS = re.compile(r"(note\.json|[0-9a-f]{32}\.parquet)(\.tmp)?")
 
 logger = logging.getLogger(__name__)
@@ -102,9 +104,6 @@ class Source(Protocol):
 
     base: int
     """The index of the first row of a run: after those of any update with the same `seq`."""
-
-    def alone(self) -> AbstractContextManager[bool]:
-        """Whether nobody else in the cluster is at a snapshot of this stream; and nobody is, until it is left."""
 
     def state(self) -> AbstractContextManager[State]:
         """A state of now. From there on the datastore keeps its log, if it does not do so already."""
@@ -212,7 +211,7 @@ class Snapshot:
         Of several processes that do this at once one works, and the others wait for it.
         """
         while self._wanted(again):
-            with self._source.alone() as alone:
+            with self._alone() as alone:
                 if alone and self._wanted(again):
                     self._take()
             if not alone and self._closed.wait(LOCK_WAIT):
@@ -263,6 +262,7 @@ class Snapshot:
     def discard(self) -> None:
         """Delete all that is kept of it."""
         self._clear()
+        (self.folder / LOCK).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # somebody else's files may be there
             self.folder.rmdir()
 
@@ -271,6 +271,18 @@ class Snapshot:
         self._closed.set()
         if self._thread is not None:
             self._thread.join(timeout=RETRY)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Whether nobody else is at it, whichever replica they read; and nobody is, until this is left."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / LOCK, "ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True  # let go of when the file is closed, or the process is gone
 
     def _wanted(self, again: bool) -> bool:
         return not self.note().complete or (again and not self.covers())

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -182,16 +181,17 @@ def test_who_stops_in_the_middle_of_a_table_does_not_read_it_to_its_end(items: S
 
 
 def test_one_works_at_a_snapshot_and_others_wait(items: Scene, tmp_path: Path) -> None:
-    streams = [
-        with_snapshot(items, tmp_path, "items"),
-        replace(with_snapshot(items, tmp_path, "items"), name="n" * 100),
-    ]
-    for stream in streams:
-        log = MysqlLog._made(stream.log.partition(":")[2], stream, lambda log: None)
-        with log._tables.alone() as one, log._tables.alone() as other:
-            assert (one, other) == (True, False)
-        with log._tables.alone() as again:
-            assert again
+    stream = with_snapshot(items, tmp_path, "items")
+    logs = [MysqlLog._of(stream.log.partition(":")[2], stream) for _ in range(2)]
+    one, other = (log._snapshot for log in logs)
+    assert one is not None
+    assert other is not None
+    with one._alone() as mine, other._alone() as theirs:
+        assert (mine, theirs) == (True, False)
+        other.start()
+        assert other.note().runs == []
+    eventually(lambda: other.note().complete)
+    for log in logs:
         log.close()
 
 
