@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tidings.cli import main
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, LogUnavailable
 from tidings.testing import eventually
@@ -40,6 +43,33 @@ def test_rows_arrive_at_subscribers_filtered_and_across_a_restart_of_the_server(
     assert {update.object for update in deletes} == {f"{scene.database}.items/{n}" for n in range(91, 101)}
     newest = [update for update in everything if update.object.endswith("items/7")][-1]
     assert json.loads(newest.payload or b"") == {"id": 7, "name": "x"}
+
+
+def test_a_table_is_added_while_it_runs_and_what_is_wrong_with_the_new_options_is_told_first(
+    cluster: Cluster, scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER", cluster.address)
+    scene.sql("CREATE TABLE others (id INT PRIMARY KEY)")
+    definition, file = scene.definition("items"), tmp_path / "tidings.yml"
+
+    def apply(*tables: str, **more: Any) -> int:
+        options = {"tables": [f"{scene.database}.{table}" for table in tables], **more}
+        stream = {"log": definition.log, "shards": definition.shards, "options": options}
+        file.write_text(json.dumps({"streams": {"shop": stream}}))
+        return main(["apply", str(file)])
+
+    assert apply("items") == 0
+    with hearing(cluster, "shop") as (everything, _):
+        scene.sql("INSERT INTO items VALUES (1, 'a')", "INSERT INTO others VALUES (1)")
+        eventually(lambda: len(everything) == 1)
+        assert apply("items", "others", tabels=1) == 1
+        assert "an option 'tabels', which a log of MariaDB does not know" in capsys.readouterr().err
+        assert "others" not in str(cluster.stream("shop").definition.options)
+        assert apply("items", "others") == 0
+        # From the datamarker on, the table is there.
+        eventually(lambda: scene.sql("REPLACE INTO others VALUES (2)") or everything[-1].object.endswith("others/2"))
+        scene.sql("INSERT INTO items VALUES (3, 'c')")
+        eventually(lambda: everything[-1].object.endswith("items/3"))
 
 
 def test_a_stream_that_cannot_be_read_is_not_made(cluster: Cluster, scene: Scene) -> None:

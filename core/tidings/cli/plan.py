@@ -14,7 +14,7 @@ from tidings.applications import check_balance, start_problems
 from tidings.config import ApplicationSpec, Spec
 from tidings.config_yaml import Key, Mistakes
 from tidings.errors import InvalidConfig, LogMismatch, TidingsError
-from tidings.logs import open_log, split_address
+from tidings.logs import create_log, open_log, split_address
 from tidings.pipeline_plans import check_stage
 from tidings.plugins import load
 from tidings.streams import StreamDefinition
@@ -83,6 +83,9 @@ def execute(action: Action, cluster: Cluster) -> None:
             replicas=new.replicas,
         )
         return
+    if action.kind == "stream" and (action.before or {}).get("options") != action.after.get("options"):
+        # Whatever is wrong with them is told before publishers go by them.
+        create_log(StreamDefinition.from_json(action.after)).close()
     place = (f"{action.kind}s", action.name)
     tree, before, after = cluster.coordination, action.before, action.after
     # Where nothing is known there may still be a node, made only to hold those below it.
