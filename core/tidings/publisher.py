@@ -130,7 +130,8 @@ class Publisher:
 
     def run(self) -> None:
         """Wait until the publisher is closed."""
-        self._closed.wait()
+        while not self._closed.wait(1.0):
+            pass  # a signal may reach another thread; then Python heeds it when this one wakes
 
     def close(self, timeout: float = 15.0) -> None:
         """Give all flows away at a token each, and leave."""

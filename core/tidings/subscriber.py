@@ -103,7 +103,8 @@ class Subscriber:
 
     def run(self) -> None:
         """Wait until the subscriber is closed."""
-        self._closed.wait()
+        while not self._closed.wait(1.0):
+            pass  # a signal may reach another thread; then Python heeds it when this one wakes
 
     def close(self, timeout: float = 10.0) -> None:
         """Leave: have the flows moved, each at a token, so that nothing is repeated elsewhere; then end.

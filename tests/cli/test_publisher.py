@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -47,6 +48,33 @@ def test_a_publisher_that_is_terminated_releases_its_flows_at_once(cache: Cluste
         assert [(one["owner"], one["state"]) for one in flow_list(run)] == [(None, "unassigned")] * 2
         assert cache.coordination.children("publishers") == []
         assert time.monotonic() - since < 20, "well before its session could time out"
+
+
+# The kernel may hand a signal to any thread, as to one of gRPC's.
+SIGNALLED_ELSEWHERE = """
+import signal, sys, threading
+from tidings.cli import main
+
+def end():
+    sys.stdin.readline()
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+threading.Thread(target=end, daemon=True).start()
+sys.exit(main())
+"""
+
+
+def test_a_signal_that_reaches_another_thread_ends_it_too(cache: Cluster) -> None:
+    command = [sys.executable, "-c", SIGNALLED_ELSEWHERE, "publisher"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            eventually(lambda: cache.coordination.children("publishers"), PATIENCE)
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            assert process.wait(PATIENCE) == 143
+        finally:
+            process.kill()
 
 
 def test_the_token_is_shared_through_files(cache: Cluster, tmp_path: Path, run: Run) -> None:
