@@ -12,17 +12,11 @@ import pytest
 from tidings.logs import create_log, open_log
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually
-from tidings_connectors import snapshots
 from tidings_connectors.mysql import MysqlLog
 
 from .mysql_server import Scene, Server, drain, floors, now
 
 BASE = 2**30
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "CHUNK", 100)
 
 
 @pytest.fixture

@@ -17,17 +17,13 @@ from tidings.logs import Log, create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually
-from tidings_connectors import snapshots
 
+from . import snapshot_steps
 from .subscribers import Copy
 from .test_delta_cdf import FEED, merge, people, start, told
 
+small_chunks = snapshot_steps.small_chunks
 BASE = 2**30
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "CHUNK", 100)
 
 
 @pytest.fixture

@@ -12,13 +12,13 @@ from tidings.positions import Position, Positions
 from tidings_connectors import snapshots
 from tidings_connectors.mysql_connection import quoted_name
 
-from . import mysql_server, mysql_snapshots
+from . import mysql_server, mysql_snapshots, snapshot_steps
 from .mysql_server import Scene, heads, listed, needs_mariadb
 from .mysql_snapshots import BASE, opened, operations, replayed, whole, with_snapshot
 from .test_mysql_values import CASES, SETUP
 
 password, server = mysql_server.password, mysql_server.own_server
-small_chunks, scene = mysql_snapshots.small_chunks, mysql_snapshots.scene
+small_chunks, scene = snapshot_steps.small_chunks, mysql_snapshots.scene
 pytestmark = needs_mariadb
 
 OTHERS = {

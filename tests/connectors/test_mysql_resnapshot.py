@@ -11,17 +11,17 @@ import pytest
 
 from tidings.cluster import Cluster
 from tidings.errors import LogRestored, PositionsLost
-from tidings.positions import Position, Positions
+from tidings.positions import Position
 from tidings.testing import eventually
-from tidings_connectors.mysql import MysqlLog
 
-from . import mysql_server, mysql_snapshots
+from . import mysql_server, snapshot_steps
 from .mysql_server import Scene, Server, drain, floors, needs_mariadb, now, places, running
 from .mysql_snapshots import BASE, operations, stored
+from .snapshot_steps import read_past
 from .subscribers import Copy
 from .test_mysql_faults import purged
 
-password, small_chunks = mysql_server.password, mysql_snapshots.small_chunks
+password, small_chunks = mysql_server.password, snapshot_steps.small_chunks
 pytestmark = needs_mariadb
 
 
@@ -81,25 +81,6 @@ def test_a_copy_is_whole_again_after_a_loss(
         eventually(same)
         eventually(lambda: not list(tmp_path.rglob("snapshots/**/*.parquet")))  # when all flows have passed them
     assert len(copy.lost) == 4
-
-
-def read_past(log: MysqlLog, reader: Any, after: Positions, error: type[Exception]) -> Any:
-    """The loss that a reader is told when there is a snapshot that it can go on with; nothing before."""
-    told: list[Any] = []
-
-    def tried() -> bool:
-        try:
-            read = reader.read(after, 100)
-        except error as loss:
-            told.append(loss)
-            return True
-        assert (len(read.rows), read.upto) == (0, after)
-        return False
-
-    eventually(tried)
-    assert log._snapshot is not None
-    assert log._snapshot.covers()
-    return told[0]
 
 
 def test_the_loss_ends_where_the_rows_begin(scene: Scene, tmp_path: Path) -> None:

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,14 +18,15 @@ from tidings.testing import eventually
 from tidings_connectors import mysql_snapshot
 from tidings_connectors.mysql import MysqlLog
 
-from . import mysql_server, mysql_snapshots
+from . import mysql_server, mysql_snapshots, snapshot_steps
 from .mysql_server import ITEMS, Scene, Server, drain, floors, listed, needs_mariadb, now, places
 from .mysql_snapshots import BASE, opened, operations, replayed, stored, whole, with_snapshot
+from .snapshot_steps import kill_midway
 from .test_mysql_faults import purged
 from .test_mysql_preflight import mended
 
 password, server = mysql_server.password, mysql_server.own_server
-small_chunks, scene = mysql_snapshots.small_chunks, mysql_snapshots.scene
+small_chunks, scene = snapshot_steps.small_chunks, mysql_snapshots.scene
 pytestmark = needs_mariadb
 
 
@@ -61,35 +59,13 @@ def test_the_rows_that_are_there_come_before_the_log(items: Scene, tmp_path: Pat
         assert listed(pa.Table.from_batches(piece.read())) == rows
 
 
-CHILD = """
-import json, sys
-from tidings.logs import create_log
-from tidings.streams import StreamDefinition
-from tidings_connectors import snapshots
-
-snapshots.CHUNK = 100
-create_log(StreamDefinition.from_json(json.loads(sys.argv[1])))
-"""
-
-
-def count_chunks(note: Path) -> int:
-    return sum(len(run["chunks"]) for run in json.loads(note.read_text())["runs"]) if note.exists() else 0
-
-
 @pytest.mark.slow
 def test_one_that_was_killed_goes_on_with_the_remaining_keys(items: Scene, tmp_path: Path) -> None:
     items.sql("INSERT INTO items SELECT seq, 'first' FROM seq_1001_to_20000")
     stream = with_snapshot(items, tmp_path, "items")
     note = tmp_path / items.database / "note.json"
-    chunks = 0
     for _ in range(2):
-        command = [sys.executable, "-c", CHILD, json.dumps(stream.to_json())]
-        with subprocess.Popen(command) as child:
-            target = chunks + 3
-            eventually(lambda: child.poll() is not None or count_chunks(note) > target)  # noqa: B023
-            assert child.poll() is None
-            child.send_signal(signal.SIGKILL)
-        chunks = count_chunks(note)
+        chunks = kill_midway(stream, note)
         items.sql("UPDATE items SET name = 'later' WHERE id % 7 = 0", "DELETE FROM items WHERE id % 1000 = 11")
         items.sql("INSERT INTO items SELECT MAX(id) + 1, 'new' FROM items")
     assert chunks < 200

@@ -14,12 +14,12 @@ from tidings.positions import Position, Positions
 from tidings.testing import eventually
 from tidings_connectors import mysql_states
 
-from . import mysql_server, mysql_snapshots
+from . import mysql_server, mysql_snapshots, snapshot_steps
 from .mysql_server import ITEMS, Scene, drain, heads, listed, needs_mariadb, now, places, running
 from .mysql_snapshots import BASE, opened, operations, replayed, state_of, stored, whole, with_snapshot
 
 password, server = mysql_server.password, mysql_server.own_server
-small_chunks, scene = mysql_snapshots.small_chunks, mysql_snapshots.scene
+small_chunks, scene = snapshot_steps.small_chunks, mysql_snapshots.scene
 pytestmark = needs_mariadb
 
 

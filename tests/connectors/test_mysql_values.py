@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from .mysql_server import PASSWORD, Scene, heads, listed, missing, shared
+from .mysql_server import PASSWORD, Scene, heads, listed, needs_mariadb, shared
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = needs_mariadb
 
 CASES: dict[str, tuple[str, list[tuple[str, Any]]]] = {
     "tinyint": ("TINYINT", [("-128", -128), ("127", 127), ("NULL", None)]),

@@ -15,19 +15,15 @@ from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually
-from tidings_connectors import snapshots
 from tidings_connectors.postgres import PostgresLog
 
-from . import postgres_server
+from . import postgres_server, snapshot_steps
 from .postgres_server import Database, PostgresServer, floors, places, read_all
+from .snapshot_steps import read_past
 from .subscribers import Copy
 
 database, own_server = postgres_server.database, postgres_server.own_server
-
-
-@pytest.fixture(autouse=True)
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshots, "CHUNK", 100)
+small_chunks = snapshot_steps.small_chunks
 
 
 def again(folder: Path, **options: Any) -> dict[str, Any]:
@@ -89,25 +85,6 @@ def test_a_copy_is_whole_again_after_a_loss(
         eventually(same)
         eventually(lambda: not list(tmp_path.rglob("*.parquet")))  # when all flows have passed them
     assert len(copy.lost) == 4
-
-
-def read_past(log: PostgresLog, reader: Any, after: Positions, error: type[Exception]) -> Any:
-    """The loss that a reader is told when there is a snapshot that it can go on with; nothing before."""
-    told: list[Any] = []
-
-    def tried() -> bool:
-        try:
-            read = reader.read(after, 100)
-        except error as loss:
-            told.append(loss)
-            return True
-        assert (len(read.rows), read.upto) == (0, after)
-        return False
-
-    eventually(tried)
-    assert log._snapshot is not None
-    assert log._snapshot.covers()
-    return told[0]
 
 
 @pytest.fixture

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,19 +16,18 @@ from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually
-from tidings_connectors import snapshots
 from tidings_connectors.postgres import PostgresLog
 
-from . import postgres_server
+from . import postgres_server, snapshot_steps
 from .postgres_server import Database, floors, places, read_all
+from .snapshot_steps import kill_midway
 from .test_postgres_values import VALUES, told
 
-database = postgres_server.database
+database, small_chunks = postgres_server.database, snapshot_steps.small_chunks
 
 
 @pytest.fixture
-def items(database: Database, monkeypatch: pytest.MonkeyPatch) -> Database:
-    monkeypatch.setattr(snapshots, "CHUNK", 100)
+def items(database: Database) -> Database:
     database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
     database.execute("INSERT INTO item SELECT n, 'first' FROM generate_series(1, 1000) n")
     return database
@@ -133,36 +129,13 @@ def test_nothing_is_missed_or_doubled_while_others_write(items: Database, tmp_pa
     assert replayed(rows) == dict(items.execute("SELECT id, name FROM item"))
 
 
-CHILD = """
-import json, sys
-from tidings.logs import create_log
-from tidings.streams import StreamDefinition
-from tidings_connectors import snapshots
-from tidings_connectors.postgres import PostgresLog
-
-snapshots.CHUNK = 100
-create_log(StreamDefinition.from_json(json.loads(sys.argv[1])))
-"""
-
-
-def count_chunks(note: Path) -> int:
-    return sum(len(run["chunks"]) for run in json.loads(note.read_text())["runs"]) if note.exists() else 0
-
-
 @pytest.mark.slow
 def test_one_that_was_killed_goes_on_with_the_remaining_keys(items: Database, tmp_path: Path) -> None:
     items.execute("INSERT INTO item SELECT n, 'first' FROM generate_series(1001, 20000) n")
     stream = with_snapshot(items, tmp_path)
     note = tmp_path / items.options()["slot"] / "note.json"
-    chunks = 0
     for _ in range(2):
-        command = [sys.executable, "-c", CHILD, json.dumps(stream.to_json())]
-        with subprocess.Popen(command) as child:
-            target = chunks + 3
-            eventually(lambda: child.poll() is not None or count_chunks(note) > target)  # noqa: B023
-            assert child.poll() is None
-            child.send_signal(signal.SIGKILL)
-        chunks = count_chunks(note)
+        chunks = kill_midway(stream, note)
         items.execute("UPDATE item SET name = 'later' WHERE id % 7 = 0", "DELETE FROM item WHERE id % 1000 = 11")
         items.execute("INSERT INTO item SELECT max(id) + 1, 'new' FROM item")
     assert chunks < 200

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.connectors.mysql_server import PASSWORD, Server, follow, missing, running
+from tests.connectors.mysql_server import PASSWORD, Server, follow, needs_mariadb, running
 
 import tidings
 from tidings.cluster import Cluster, connect
@@ -19,7 +19,7 @@ from tidings.testing import eventually
 
 SHARDS = 4
 
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = needs_mariadb
 
 
 class Recorder(tidings.Handler):
