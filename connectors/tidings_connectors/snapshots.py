@@ -195,7 +195,9 @@ class Snapshot:
             return self._known[1]
         except FileNotFoundError:
             return Note()
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise self._unusable(error) from error
+        except ValueError as error:
             raise LogUnavailable(
                 f"the note of the snapshot in {self.folder} cannot be read ({error.__class__.__name__}): delete the "
                 f"folder to begin anew"
@@ -211,9 +213,12 @@ class Snapshot:
         Of several processes that do this at once one works, and the others wait for it.
         """
         while self._wanted(again):
-            with self._alone() as alone:
-                if alone and self._wanted(again):
-                    self._take()
+            try:
+                with self._alone() as alone:
+                    if alone and self._wanted(again):
+                        self._take()
+            except OSError as error:
+                raise self._unusable(error) from error
             if not alone and self._closed.wait(LOCK_WAIT):
                 raise Closed
 
@@ -244,9 +249,7 @@ class Snapshot:
                 try:
                     found = pq.read_table(self.folder / chunk.file)
                 except OSError as error:
-                    raise LogUnavailable(
-                        f"the snapshot of stream {self._stream!r} in {self.folder}: {error.strerror or error}"
-                    ) from error
+                    raise self._unusable(error) from error
                 return found.slice(max(0, index - chunk.first)), end
         return SCHEMA.empty_table(), index
 
@@ -287,6 +290,11 @@ class Snapshot:
     def _wanted(self, again: bool) -> bool:
         return not self.note().complete or (again and not self.covers())
 
+    def _unusable(self, error: OSError) -> LogUnavailable:
+        return LogUnavailable(
+            f"the snapshot of stream {self._stream!r} cannot be kept in {self.folder}: {error.strerror or error}"
+        )
+
     def _joins(self, note: Note) -> bool:
         """Whether the log goes on from where these runs are."""
         held = self._source.held()
@@ -313,7 +321,8 @@ class Snapshot:
                 self._clear()  # what came after it is gone
                 note = Note()
             self._go_on(note, state.tables)
-            note.runs.append(Run(seq=state.seq, base=self._source.base))
+            if not note.runs or note.runs[-1].seq != state.seq:  # else it is the same state, of which nobody read yet
+                note.runs.append(Run(seq=state.seq, base=self._source.base))
             self._write(note)
             for table in state.tables:
                 self._read(table, note, state.time)

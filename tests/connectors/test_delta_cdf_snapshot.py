@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,9 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from tidings import durable
 from tidings.cluster import Cluster
-from tidings.errors import LogRestored, PositionsLost
+from tidings.errors import LogRestored, LogUnavailable, PositionsLost
 from tidings.flows import status
 from tidings.logs import Log, create_log, open_log
 from tidings.positions import Position, Positions
@@ -142,6 +145,28 @@ def test_a_dropped_stream_takes_its_rows_with_it_and_the_next_one_has_its_own(cl
         cluster.drop_stream("people")
         assert not list((place.parents[1] / "snapshots").rglob("*.parquet"))
         write_deltalake(place, people(**{f"_{count}": "x"}), mode="append")
+
+
+def test_a_folder_that_cannot_be_used_is_told_and_a_full_disk_is_gone_on_from(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place.parent / "file").touch()
+    with pytest.raises(LogUnavailable, match=r"cannot be kept in .*/file/rows/people: Not a directory"):
+        create_log(stream(place, snapshot=True, snapshot_folder=str(place.parent / "file" / "rows")))
+    replace, written = durable.replace, []
+
+    def full(path: Path, *rest: Any) -> None:
+        written.append(path)
+        if len(written) > 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "replace", full)
+        with pytest.raises(LogUnavailable, match=r"cannot be kept in .*: No space left on device"):
+            create_log(stream(place, snapshot=True))
+    with contextlib.closing(create_log(stream(place, snapshot=True))) as log:
+        assert [row[3] for row in drained(log, start(log))].count("snapshot") == 251
 
 
 def test_pieces_of_a_large_table_are_bounded(place: Path) -> None:
