@@ -69,7 +69,8 @@ class DeltaCdfLog(Tailing):
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
         """There is nothing to make but a snapshot, if one is wanted: the table is there."""
-        log = cls.open(location, stream)
+        log = cls._of(location, stream)
+        log._check(log.table())
         log._take()
         return log
 

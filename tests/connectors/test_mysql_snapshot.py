@@ -60,6 +60,17 @@ def test_the_rows_that_are_there_come_before_the_log(items: Scene, tmp_path: Pat
 
 
 @pytest.mark.slow
+def test_one_that_was_killed_goes_on_though_nothing_was_written_since(items: Scene, tmp_path: Path) -> None:
+    items.sql("INSERT INTO items SELECT seq, 'first' FROM seq_1001_to_20000")
+    stream = with_snapshot(items, tmp_path, "items")
+    kill_midway(stream, tmp_path / items.database / "note.json")
+    rows = whole(stream, make=False)
+    assert operations(rows) == ["snapshot"] * 20_000
+    assert places(rows) == sorted(set(places(rows)))
+    assert replayed(rows) == stored(items, "items")
+
+
+@pytest.mark.slow
 def test_one_that_was_killed_goes_on_with_the_remaining_keys(items: Scene, tmp_path: Path) -> None:
     items.sql("INSERT INTO items SELECT seq, 'first' FROM seq_1001_to_20000")
     stream = with_snapshot(items, tmp_path, "items")
