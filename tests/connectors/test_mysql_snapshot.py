@@ -65,7 +65,7 @@ def test_one_that_was_killed_goes_on_though_nothing_was_written_since(items: Sce
     stream = with_snapshot(items, tmp_path, "items")
     kill_midway(stream, tmp_path / items.database / "note.json")
     rows = whole(stream, make=False)
-    assert operations(rows) == ["snapshot"] * 20_000
+    assert operations(rows).count("snapshot") == 20_000
     assert places(rows) == sorted(set(places(rows)))
     assert replayed(rows) == stored(items, "items")
 
