@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from bench.report import Row, less_is_better
-from tidings.balancing import Strategy, even, weighted_random
 from tidings.flows import Flow
+from tidings.publisher.balancing import Strategy, even, weighted_random
 
 SUBSCRIBERS, FLOWS = 32, 32 * 124  # as many flows a subscriber as in the paper
 

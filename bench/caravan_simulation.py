@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tidings.caravans import AllocationPolicy, Caravan, Limits, Rider, assign
 from tidings.positions import Position
+from tidings.publisher.caravans import AllocationPolicy, Caravan, Limits, Rider, assign
 
 
 @dataclass(frozen=True)

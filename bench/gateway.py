@@ -25,7 +25,7 @@ from bench.processes import SPAWN, publish, running
 from bench.report import Row, milliseconds
 from tidings.streams import Stream
 from tidings_thialfi import service
-from tidings_thialfi.rows import notifications_of
+from tidings_thialfi.protocol.stream_schema import notifications_of
 
 SERVICE = "bench"
 TOKEN = "of-the-proxy"

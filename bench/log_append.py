@@ -24,7 +24,7 @@ from tidings.positions import Position
 from tidings.producers import Producer
 from tidings.streams import Stream, StreamDefinition
 from tidings.updates import PUBLISHED, from_rows, timed
-from tidings_connectors.delta import DeltaLog
+from tidings_connectors.delta.log import DeltaLog
 
 PAYLOAD = 500
 COMMIT_ROWS = 50_000

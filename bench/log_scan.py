@@ -17,7 +17,7 @@ from bench.report import Row, more_is_better
 from tidings.positions import Positions
 from tidings.streams import StreamDefinition
 from tidings.updates import checked, timed
-from tidings_connectors.delta import DeltaLog
+from tidings_connectors.delta.log import DeltaLog
 
 APPEND = 500_000
 

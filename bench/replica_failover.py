@@ -13,10 +13,9 @@ import tempfile
 import time
 from typing import NamedTuple
 
-from tests.connectors.mysql_server import PASSWORD, Server, follow, missing, running
-
 import tidings
 from bench.report import Row, less_is_better
+from tests.support.mysql_server import PASSWORD, Server, follow, missing, running
 from tidings.flows import status
 from tidings.testing import eventually
 

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 import tidings
 from bench.report import Row, less_is_better, milliseconds
 from tidings.streams import Stream, StreamDefinition
-from tidings_connectors.delta import DeltaLog
+from tidings_connectors.delta.log import DeltaLog
 
 
 def measure(rows: DataFrame, stream: Stream, checkpoint: Path, count: int, warm: int) -> list[float]:

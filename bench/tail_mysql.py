@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
-from tests.connectors.mysql_server import PASSWORD, Scene, missing, running
-
 from bench.report import Row, more_is_better
+from tests.support.mysql_server import PASSWORD, Scene, missing, running
 from tidings.positions import Position, Positions
-from tidings_connectors.mysql import MysqlLog
-from tidings_connectors.mysql_library import BinLogStreamReader, DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+from tidings_connectors.mysql.client_library import BinLogStreamReader, DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
+from tidings_connectors.mysql.log import MysqlLog
 
 TABLE = (
     "CREATE TABLE orders (id BIGINT PRIMARY KEY, customer INT UNSIGNED, state ENUM('new', 'paid', 'sent'), "

@@ -8,9 +8,9 @@ import time
 import uuid
 
 from psycopg2.extras import LogicalReplicationConnection
-from tests.connectors.postgres_server import Database, PostgresServer, floors
 
 from bench.report import Row, more_is_better
+from tests.support.postgres_server import Database, PostgresServer, floors
 from tidings.logs import Log, create_log
 
 ROUNDS = 5

@@ -25,9 +25,9 @@ from bench.processes import SPAWN, publish, running
 from bench.report import Row, less_is_better, milliseconds
 from bench.thialfi_world import AUDIENCE, preload
 from tidings.updates import PUBLISHED
-from tidings_thialfi import rows as words
 from tidings_thialfi import service
-from tidings_thialfi.answers import attributes_of
+from tidings_thialfi.protocol import stream_schema
+from tidings_thialfi.server.notifications import attributes_of
 
 SERVICE = "bench"
 STEP = 0.02  # seconds between two portions of updates
@@ -71,7 +71,7 @@ class Arrivals(tidings.Handler):
         columns = {
             "object": rows["object"],
             "version": rows["version"],
-            "attributes": attributes_of({"op": words.ACKNOWLEDGE, "object": names}, count),
+            "attributes": attributes_of({"op": stream_schema.ACKNOWLEDGE, "object": names}, count),
         }
         self._operations.publish_many(as_published(columns, count))
 
@@ -80,7 +80,7 @@ def receive(address: str, results: Any, begin: Event, stop: Event) -> None:
     """Stand where gateways do; report the delays of all that came after the beginning."""
     with (
         tidings.connect(address) as cluster,
-        cluster.stream(words.operations_of(SERVICE)).producer(linger=0.1) as operations,
+        cluster.stream(stream_schema.operations_of(SERVICE)).producer(linger=0.1) as operations,
     ):
         arrivals = Arrivals(operations)
         with cluster.subscribe("gateways", arrivals):
@@ -121,11 +121,11 @@ def measure(clients: int, rates: tuple[int, ...], seconds: float) -> dict[int, M
     """What was measured at each rate of notifications a second."""
     found = {}
     with tempfile.TemporaryDirectory() as folder, tidings.embedded(folder) as cluster:
-        for name in ("updates", words.operations_of(SERVICE), words.notifications_of(SERVICE)):
+        for name in ("updates", stream_schema.operations_of(SERVICE), stream_schema.notifications_of(SERVICE)):
             cluster.create_stream(name, shards=8)
         contacts = service.create(cluster, SERVICE, ["updates"], storage=Path(folder, "storage"), shards=8)
         preload(contacts.folder / "state", clients)
-        cluster.create_application("gateways", [words.notifications_of(SERVICE)], start="latest")
+        cluster.create_application("gateways", [stream_schema.notifications_of(SERVICE)], start="latest")
         spark = tidings.session("bench", master="local[2]", config={"spark.log.level": "ERROR"})
         stop, begin, results = SPAWN.Event(), SPAWN.Event(), SPAWN.Queue()
         sender = SPAWN.Process(target=publish, args=(cluster.address, {}, stop))

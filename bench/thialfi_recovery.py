@@ -17,9 +17,9 @@ from bench.report import Row
 from bench.thialfi_delay import SERVICE, as_published
 from bench.thialfi_world import AUDIENCE, preload
 from tidings.streams import Stream
-from tidings_thialfi import rows as words
 from tidings_thialfi import service
-from tidings_thialfi.answers import attributes_of
+from tidings_thialfi.protocol import stream_schema
+from tidings_thialfi.server.notifications import attributes_of
 
 PORTION = 10_000  # clients
 
@@ -29,18 +29,18 @@ def come_back(operations: Stream, clients: int) -> None:
     with operations.producer() as producer:
         for first in range(1, clients + 1, PORTION):
             ids = np.arange(first, min(first + PORTION, clients + 1))
-            producer.publish_many(_operations(ids, words.CREATED, None))
+            producer.publish_many(_operations(ids, stream_schema.CREATED, None))
             for offset in range(AUDIENCE):
                 names = pa.array([f"object-{(number + offset) % clients}" for number in ids.tolist()])
-                producer.publish_many(_operations(ids, words.REGISTER, names))
-            producer.publish_many(_operations(ids, words.SYNC, None))
+                producer.publish_many(_operations(ids, stream_schema.REGISTER, names))
+            producer.publish_many(_operations(ids, stream_schema.SYNC, None))
         producer.flush()
 
 
 def _operations(clients: np.ndarray[tuple[int], np.dtype[np.int64]], op: str, names: pa.Array | None) -> pa.Table:
     count = len(clients)
     said = {"op": op} if names is None else {"op": op, "object": names}
-    numbers = None if op == words.CREATED else pa.array(np.full(count, 20))
+    numbers = None if op == stream_schema.CREATED else pa.array(np.full(count, 20))
     columns = {"object": pa.array(clients).cast(pa.string()), "attributes": attributes_of(said, count)}
     return as_published(columns | ({} if numbers is None else {"version": numbers}), count)
 
@@ -48,7 +48,7 @@ def _operations(clients: np.ndarray[tuple[int], np.dtype[np.int64]], op: str, na
 def run(quick: bool) -> list[Row]:
     clients = 10_000 if quick else 100_000
     with tempfile.TemporaryDirectory() as folder, tidings.embedded(folder) as cluster:
-        for name in ("updates", words.operations_of(SERVICE), words.notifications_of(SERVICE)):
+        for name in ("updates", stream_schema.operations_of(SERVICE), stream_schema.notifications_of(SERVICE)):
             cluster.create_stream(name, shards=8)
         contacts = service.create(cluster, SERVICE, ["updates"], storage=Path(folder, "storage"), shards=8)
         preload(contacts.folder / "state", clients)
@@ -56,7 +56,7 @@ def run(quick: bool) -> list[Row]:
         spark = tidings.session("bench", master="local[2]", config={"spark.log.level": "ERROR"})
         with contacts.open(cluster).start(spark) as working:
             begun = time.monotonic()
-            come_back(cluster.stream(words.operations_of(SERVICE)), clients)
+            come_back(cluster.stream(stream_schema.operations_of(SERVICE)), clients)
             written = time.monotonic() - begun
             while working.progress.updates_in < (AUDIENCE + 2) * clients and time.monotonic() < begun + 600:
                 time.sleep(0.1)

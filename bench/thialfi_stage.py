@@ -16,10 +16,10 @@ from bench.report import Row
 from bench.thialfi_world import AUDIENCE, world
 from tidings.stages.state import State
 from tidings.updates import SCHEMA
-from tidings_thialfi import rows as words
-from tidings_thialfi.answers import attributes_of
-from tidings_thialfi.stage import Thialfi
-from tidings_thialfi.tables import Index
+from tidings_thialfi.protocol import stream_schema
+from tidings_thialfi.server.notifications import attributes_of
+from tidings_thialfi.server.stage import Thialfi
+from tidings_thialfi.server.tables import Index
 
 NOTIFICATIONS = 13_000  # of a batch, and as many acknowledgements
 
@@ -91,7 +91,7 @@ class World:
         changed = self.names.take(pa.array(self.rng.integers(0, self.objects, updates)))
         heard = self.names.take(pa.array(self.rng.integers(0, self.objects, NOTIFICATIONS)))
         hearers = pa.array(self.rng.integers(1, self.clients + 1, NOTIFICATIONS)).cast(pa.string())
-        said = attributes_of({"op": words.ACKNOWLEDGE, "object": heard}, NOTIFICATIONS)
+        said = attributes_of({"op": stream_schema.ACKNOWLEDGE, "object": heard}, NOTIFICATIONS)
         return pa.concat_tables(
             [
                 _placed("contacts", changed, number, pa.nulls(updates, SCHEMA.field("attributes").type)),

@@ -10,8 +10,8 @@ import pyarrow as pa
 import xxhash
 
 from tidings.stages.state import State
-from tidings_thialfi.stage import Thialfi
-from tidings_thialfi.tables import ACKNOWLEDGEMENTS, CLIENTS, OBJECTS, REGISTRATIONS
+from tidings_thialfi.server.stage import Thialfi
+from tidings_thialfi.server.tables import ACKNOWLEDGEMENTS, CLIENTS, OBJECTS, REGISTRATIONS
 
 AUDIENCE = 5  # registrations of an object, and objects of a client
 PART = 1_000_000  # clients whose rows are made at once

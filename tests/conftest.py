@@ -14,11 +14,11 @@ from pyspark.sql import SparkSession
 
 import tidings
 from tidings.cluster import Cluster
-from tidings.coordination import Coordination
-from tidings.embedded import EmbeddedZooKeeper
+from tidings.coordination.zookeeper import Coordination
 from tidings.logs import split_address
+from tidings.runtime.zookeeper_server import EmbeddedZooKeeper
 from tidings.streams import StreamDefinition
-from tidings_connectors.delta import DeltaLog
+from tidings_connectors.delta.log import DeltaLog
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("tidings", deadline=None)

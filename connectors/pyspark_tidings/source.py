@@ -125,9 +125,7 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
     def simple_reader(self) -> StreamReader:  # type: ignore[override]  # asked only whether it knows AvailableNow
         return self
 
-    def getCache(  # noqa: N802
-        self, start: dict[str, Any], end: dict[str, Any]
-    ) -> Iterator[pa.RecordBatch] | None:
+    def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:  # noqa: N802
         after, upto = Positions.from_json(start), Positions.from_json(end)
         if sum(upto[shard].seq - after[shard].seq for shard in upto) > SMALL_BATCH:
             return None

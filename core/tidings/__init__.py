@@ -10,11 +10,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-# These two functions bear the names of their modules: imported first, so that a later import of the module does not
-# put it in the function's place. Both modules are light.
-from tidings.embedded import embedded
 from tidings.errors import TidingsError
-from tidings.session import configure, session
+from tidings.runtime.session import configure, session
+from tidings.runtime.zookeeper_server import embedded
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster, connect
@@ -23,9 +21,9 @@ if TYPE_CHECKING:
     from tidings.handlers import Handler
     from tidings.positions import Bounds, Position, Positions
     from tidings.producers import AsyncProducer, Producer
-    from tidings.publisher import Publisher
+    from tidings.publisher.publisher import Publisher
     from tidings.streams import Stream
-    from tidings.subscriber import Subscriber
+    from tidings.subscriber.subscriber import Subscriber
     from tidings.updates import Update
 
 __version__ = "0.1.0"
@@ -41,8 +39,8 @@ _HOMES = {
     "Producer": "producers",
     "Stream": "streams",
     "Handler": "handlers",
-    "Subscriber": "subscriber",
-    "Publisher": "publisher",
+    "Subscriber": "subscriber.subscriber",
+    "Publisher": "publisher.publisher",
     "Flow": "flows",
     "Datamarker": "datamarkers",
     "Update": "updates",

@@ -10,11 +10,11 @@ from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
-from tidings.balancing import strategy
-from tidings.coordination import Coordination, check_name
+from tidings.coordination.zookeeper import Coordination, check_name
 from tidings.errors import InvalidOption, PluginMissing
 from tidings.filters import EVERYTHING, Filter, parse
 from tidings.positions import Positions
+from tidings.publisher.balancing import strategy
 
 MODES = ("reliable", "realtime")
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kazoo.exceptions import NoNodeError
 
 from tidings.applications import Application, check_balance, start_problems, sweep
-from tidings.coordination import Coordination, check_name, decode
+from tidings.coordination.zookeeper import Coordination, check_name, decode
 from tidings.errors import (
     ApplicationExists,
     FilterWarning,
@@ -31,9 +31,9 @@ from tidings.streams import DEFAULT_SHARDS, Stream, StreamDefinition
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidings.pipelines import Pipeline
-    from tidings.publisher import Publisher
-    from tidings.subscriber import Subscriber
+    from tidings.pipelines.pipeline import Pipeline
+    from tidings.publisher.publisher import Publisher
+    from tidings.subscriber.subscriber import Subscriber
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +195,7 @@ class Cluster:
 
     def subscribe(self, application: str, handler: Any, **options: Any) -> Subscriber:
         """Start a subscriber of an application; the options are those of `Subscriber`."""
-        from tidings.subscriber import Subscriber
+        from tidings.subscriber.subscriber import Subscriber
 
         self.application(application)
         return Subscriber(self.coordination, application, handler, **options)
@@ -211,7 +211,7 @@ class Cluster:
 
         Spark is used for large backlogs only; given a function, such as `tidings.session`, it starts when it is needed.
         """
-        from tidings.publisher import Publisher
+        from tidings.publisher.publisher import Publisher
 
         for stream in streams or ():
             self.stream(stream)
@@ -219,7 +219,7 @@ class Cluster:
 
     def pipeline(self, name: str, **options: Any) -> Pipeline:
         """A pipeline on this cluster's streams, ready to be started; the options are those of `Pipeline`."""
-        from tidings.pipelines import Pipeline
+        from tidings.pipelines.pipeline import Pipeline
 
         return Pipeline(self, name, **options)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from tidings.coordination import Coordination, decode
+from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
 from tidings.errors import PositionsLost, TidingsError
 from tidings.logs import Log, WritableLog

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from tidings.caravans import Limits
-from tidings.coordination import check_name
+from tidings.coordination.zookeeper import check_name
 from tidings.errors import InvalidOption
 from tidings.logs import Log, WritableLog, open_log, split_address
+from tidings.publisher.caravans import Limits
 from tidings.updates import shard_of
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def run_stage(
     """
     from pyspark.sql import functions as sf
 
-    from tidings.session import session
+    from tidings.runtime.session import session
     from tidings.stages.state import State
 
     with tempfile.TemporaryDirectory() as scratch:
@@ -132,7 +132,7 @@ def _placed(rows: Iterable[Mapping[str, Any]], shards: int = 4) -> pa.Table:
 
 
 def _output(stage: Stage, batch: DataFrame, state: State) -> pa.Table:
-    from tidings.pipeline_runs import ordered
+    from tidings.pipelines.query import ordered
 
     made = stage.apply(stage.prepare(batch), state)
     return from_rows([]) if made is None else checked(ordered(made))

@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 
 import tidings
 from tidings.cluster import Cluster, connect
-from tidings.coordination import Coordination
+from tidings.coordination.zookeeper import Coordination
 from tidings.errors import (
     CoordinationDenied,
     CoordinationUnavailable,

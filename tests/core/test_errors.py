@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.places import ROOT
 from tidings import errors
 from tidings.errors import TidingsError
 
-ROOT = Path(__file__).parents[2]
 OURS = {name for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, TidingsError)}
 NAMES = re.compile(r"[A-Z]+\b|[A-Z]+_[A-Z_]+\b|(Java|Kafka|MariaDB|MySQL|PostgreSQL|PySpark|Python|Spark|ZooKeeper)\b")
 

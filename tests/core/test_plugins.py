@@ -7,7 +7,7 @@ import pytest
 
 from tidings.errors import PluginBroken, PluginMissing
 from tidings.plugins import installed, load
-from tidings_connectors.delta import DeltaLog
+from tidings_connectors.delta.log import DeltaLog
 
 
 def test_a_log_is_found_by_its_scheme() -> None:

@@ -14,7 +14,7 @@ from tidings.positions import Position, Positions
 from tidings.producers import AsyncProducer, Producer
 from tidings.testing import check_log, held, make_updates
 from tidings.updates import shard_of, to_updates
-from tidings_connectors.delta import DeltaLog
+from tidings_connectors.delta.log import DeltaLog
 
 
 class Gate:

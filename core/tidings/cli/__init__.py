@@ -180,7 +180,7 @@ def _logging(verbose: int) -> Iterator[None]:
         "tidings_thialfi": level,
         "kazoo": logging.INFO if verbose > 1 else logging.CRITICAL,
     }
-    snapshots = "tidings_connectors.snapshots"
+    snapshots = "tidings_connectors.cdc.snapshot"
     before = {name: logging.getLogger(name).level for name in (*levels, snapshots)}
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)

@@ -36,8 +36,8 @@ def apply_command(
     The whole file is checked, and compared with the cluster, before anything is written. Nothing is dropped. The
     cluster is the one that --zookeeper names, else TIDINGS_ZOOKEEPER, else the file.
     """
-    from tidings.cli.plan import execute, plan
-    from tidings.config import find, load
+    from tidings.cli.apply_plan import execute, plan
+    from tidings.config.spec import find, load
 
     path = file or find(Path.cwd())
     spec = load(Path(path.name) if path.parent == Path.cwd() else path)

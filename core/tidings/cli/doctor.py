@@ -23,7 +23,7 @@ def doctor_command(
     json: Json = False,
 ) -> None:
     """Check Java, Python, packages, jars, memory, ports and ZooKeeper; the exit code is 1 if one of them fails."""
-    from tidings.doctor import checks
+    from tidings.runtime.doctor import checks
 
     found = checks(zookeeper)
     if json:

@@ -14,7 +14,7 @@ from tidings.cli.options import Json
 from tidings.cli.output import console, print_json
 
 if TYPE_CHECKING:
-    from tidings.jars import Progress
+    from tidings.runtime.jars import Progress
 
 
 class Conf(StrEnum):
@@ -31,7 +31,7 @@ def jars_command(
     json: Json = False,
 ) -> None:
     """Fetch the jars that Spark needs, unless they are there, check them, and print their folder."""
-    from tidings import jars
+    from tidings.runtime import jars
 
     with _shown() as progress:
         folder = jars.folder(conf.value, progress)

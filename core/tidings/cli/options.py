@@ -16,9 +16,9 @@ from tidings.errors import InvalidOption, TidingsError
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
-    from tidings.delivery import Security
     from tidings.flows import Flow
     from tidings.positions import Positions
+    from tidings.wire.connection import Security
 
 T = TypeVar("T")
 
@@ -59,14 +59,14 @@ def connected(
 
 def duration(text: str) -> int:
     """An option's value as seconds."""
-    from tidings.config_units import parse_duration
+    from tidings.config.units import parse_duration
 
     return _usage(parse_duration, text)
 
 
 def size(text: str) -> int:
     """An option's value as bytes."""
-    from tidings.config_units import parse_size
+    from tidings.config.units import parse_size
 
     return _usage(parse_size, text)
 
@@ -115,7 +115,7 @@ def security(
     tokens: list[str] | None, *, certificate: Path | None = None, key: Path | None = None, authority: Path | None = None
 ) -> Security:
     """How to know the other side; the token is in the environment if no file was named."""
-    from tidings.delivery import Security
+    from tidings.wire.connection import Security
 
     if tokens is None and os.environ.get("TIDINGS_TOKEN"):
         tokens = _check_tokens("TIDINGS_TOKEN", os.environ["TIDINGS_TOKEN"])

@@ -14,8 +14,8 @@ from tidings.cli.output import cell, console, note
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from tidings.pipeline_progress import Progress
-    from tidings.pipeline_runs import PipelineRun
+    from tidings.pipelines.progress import Progress
+    from tidings.pipelines.query import PipelineRun
 
 REDRAW = 1.0  # seconds, on a terminal
 LINES = 10.0  # seconds between two lines of a pipeline that moves, elsewhere
@@ -41,7 +41,7 @@ def showing(runs: Mapping[str, PipelineRun], *, quiet: bool) -> Iterator[None]:
 def line(name: str, progress: Progress, now: dt.datetime) -> str:
     """What a log file gets.
 
-    >>> from tidings.pipeline_progress import Progress
+    >>> from tidings.pipelines.progress import Progress
     >>> line("swedes", Progress(batch=7, rate=1234.5, lag={"contacts": 12}), dt.datetime(2026, 1, 1))
     '2026-01-01T00:00:00Z swedes: batch 7, 1,234.5 rows/s, lag 12'
     """

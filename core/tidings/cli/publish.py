@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.lines import parse_line, read_lines
+from tidings.cli.jsonl import parse_line, read_lines
 from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected
 from tidings.cli.output import console, note, print_json
 from tidings.errors import InvalidOption, InvalidUpdate, TidingsError

@@ -9,7 +9,7 @@ import typer
 
 from tidings.cli.options import Timeout, TokenFile, ZooKeeper, connected, existing_file, security
 from tidings.cli.output import note, refuse
-from tidings.session import session
+from tidings.runtime.session import session
 
 EXAMPLES = """\b
 Examples:

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.ending import signals
 from tidings.cli.options import Json, Timeout, ZooKeeper, connected
 from tidings.cli.output import note, print_json, print_table
+from tidings.cli.signals import signals
 from tidings.errors import TidingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tidings.config import Spec
-    from tidings.pipeline_runs import PipelineRun
-    from tidings.pipelines import Pipeline
+    from tidings.config.spec import Spec
+    from tidings.pipelines.pipeline import Pipeline
+    from tidings.pipelines.query import PipelineRun
 
 EXAMPLES = """\b
 Examples:
@@ -84,8 +84,8 @@ def run_command(
     The whole file is checked before any pipeline starts. Ctrl-C and SIGTERM end each pipeline after its batch; a second
     Ctrl-C ends at once, which loses nothing. A pipeline that fails says why, the others go on, and the exit code is 1.
     """
-    from tidings.config import find, load
-    from tidings.pipeline_plans import choose, plan
+    from tidings.config.spec import find, load
+    from tidings.pipelines.check import choose, plan
 
     if file is not None and pipeline is None and not Path(file).exists() and Path(file).suffix not in (".yml", ".yaml"):
         file, pipeline = None, file
@@ -124,8 +124,8 @@ def _print_plan(spec: Spec, pipelines: Sequence[Pipeline], json: bool) -> None:
 def _run(pipelines: Sequence[Pipeline], *, once: bool, metrics: tuple[str, int] | None, quiet: bool, json: bool) -> int:
     from tidings.cli.progress import showing
     from tidings.metrics import MetricsServer
-    from tidings.pipeline_metrics import PipelineCollector, unready
-    from tidings.pipeline_plans import waves
+    from tidings.pipelines.check import waves
+    from tidings.pipelines.metrics import PipelineCollector, unready
 
     runs: dict[str, PipelineRun] = {}
     failures: dict[str, str] = {}
@@ -206,7 +206,7 @@ def _session() -> Iterator[SparkSession]:
     """The session for all pipelines; one that was there before stays."""
     from pyspark.sql import SparkSession
 
-    from tidings.session import session
+    from tidings.runtime.session import session
 
     there = SparkSession.getActiveSession() is not None
     # Pipelines share Spark's cores fairly: none waits for the large batch of another.

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from tidings.cli.held import Held, held, total
 from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, key_values, size
 from tidings.cli.output import note, print_fields, print_json, print_table, refuse
 from tidings.cli.publish import EXAMPLES as PUBLISH_EXAMPLES
 from tidings.cli.publish import publish_command
+from tidings.cli.shard_bounds import Held, held, total
 from tidings.cli.tail import EXAMPLES as TAIL_EXAMPLES
 from tidings.cli.tail import tail_command
 from tidings.cli.truncate import EXAMPLES as TRUNCATE_EXAMPLES
@@ -81,7 +81,7 @@ def create_command(
     json: Json = False,
 ) -> None:
     """Make a stream. One that is there with this very definition is left as it is."""
-    from tidings.config import resolve_log
+    from tidings.config.spec import resolve_log
 
     place = resolve_log(log, Path.cwd())
     with connected(zookeeper, timeout) as cluster:

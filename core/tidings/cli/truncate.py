@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.held import Held, held, held_in, total
 from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, positions, size
 from tidings.cli.output import cell, note, print_json, print_table, refuse
+from tidings.cli.shard_bounds import Held, held, held_in, total
 from tidings.errors import InvalidPosition
 
 if TYPE_CHECKING:

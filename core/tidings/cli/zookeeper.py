@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tidings.embedded import EmbeddedZooKeeper
+from tidings.runtime.zookeeper_server import EmbeddedZooKeeper
 
 FOLDER = Path(".tidings", "zookeeper")
 

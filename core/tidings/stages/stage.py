@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tidings.config import explain
+from tidings.config.spec import explain
 from tidings.errors import InvalidOption, PluginBroken
 from tidings.plugins import load
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from tidings.config_yaml import Key
+    from tidings.config.yaml_lines import Key
     from tidings.stages.state import State
     from tidings.streams import StreamDefinition
 

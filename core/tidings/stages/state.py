@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidings.coordination import check_name
-from tidings.delta_commits import Action, Commits, added, done, milliseconds
+from tidings.coordination.zookeeper import check_name
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable
+from tidings.storage.delta_commits import Action, Commits, added, done, milliseconds
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable

@@ -1,15 +1,15 @@
-"""What operators say of caravans, and see of them; publishers read and write it as `tidings.oversight` says."""
+"""What operators say of caravans, and see of them; publishers read and write it as `tidings.publisher.reports` says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidings.allocation import POLICY
-from tidings.caravans import Limits
 from tidings.errors import InvalidOption
-from tidings.oversight import PLACE
 from tidings.plugins import load
+from tidings.publisher.allocation import POLICY
+from tidings.publisher.caravans import Limits
+from tidings.publisher.reports import PLACE
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster

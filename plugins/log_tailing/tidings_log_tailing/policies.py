@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tidings.caravans import Limits, Rider
+from tidings.publisher.caravans import Limits, Rider
 
 READING = 1.0  # reading an update once more costs as much as letting so many applications wait for one
 CARAVAN = 50_000.0  # and so does a further caravan, in updates: for a gap that is soon closed none is worth while

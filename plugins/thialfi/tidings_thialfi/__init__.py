@@ -6,9 +6,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tidings_thialfi.client import Client
-    from tidings_thialfi.client_aio import AsyncClient
-    from tidings_thialfi.listener import Listener
+    from tidings_thialfi.client.aio import AsyncClient
+    from tidings_thialfi.client.listener import Listener
+    from tidings_thialfi.client.sync import Client
 
 __all__ = ["AsyncClient", "Client", "Listener"]
 

@@ -17,14 +17,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidings.claims import Claim
-from tidings.coordination import check_name
+from tidings.coordination.pipeline_lock import Claim
+from tidings.coordination.zookeeper import check_name
 from tidings.errors import InvalidOption, TidingsError, UnknownStream
-from tidings.pipelines import Pipeline
+from tidings.pipelines.pipeline import Pipeline
 from tidings.positions import Position, Positions
 from tidings.stages import make
 from tidings.streams import DEFAULT_SHARDS
-from tidings_thialfi.rows import notifications_of, operations_of
+from tidings_thialfi.protocol.stream_schema import notifications_of, operations_of
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster

@@ -1,0 +1,212 @@
+"""What the logs of datastores share: all that follows from a reader, and from where the log begins and ends."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Self, TypeVar
+
+import pyarrow as pa
+from pydantic import ValidationError
+
+from tidings.errors import InvalidOption, InvalidPosition, LogRestored, PositionsLost
+from tidings.logs import Reader, Slice, open_log
+from tidings.positions import Bounds, Position, Positions
+from tidings.updates import SCHEMA
+from tidings_connectors.cdc.positions import chosen, later
+from tidings_connectors.cdc.snapshot import Snapshot, SnapshotOptions, Source
+from tidings_connectors.cdc.snapshot_reader import Losses, MergedReader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidings.streams import StreamDefinition
+
+STEP_ROWS = 50_000
+Options = TypeVar("Options", bound=SnapshotOptions)
+
+
+class Tailing(abc.ABC):
+    """The methods of a `TailedLog` that are the same for all of them."""
+
+    def __init__(self, stream: StreamDefinition, options: SnapshotOptions) -> None:
+        self._stream = stream
+        self._options = options
+        self._snapshot: Snapshot | None = None
+
+    @classmethod
+    @abc.abstractmethod
+    def _of(cls, location: str, stream: StreamDefinition) -> Self:
+        """The log of a stream, not looked at yet."""
+
+    @classmethod
+    def abandon(cls, location: str, stream: StreamDefinition) -> None:
+        with contextlib.closing(cls._of(location, stream)) as log:
+            log._abandon()
+
+    def _abandon(self) -> None:
+        if self._snapshot is not None:
+            self._snapshot.discard()
+
+    def _snapshot_of(self, source: Source, name: str) -> None:
+        """Put the rows of this source before the log, if the options say so."""
+        options = self._options
+        if options.snapshot_folder is not None:
+            self._snapshot = Snapshot(
+                source, self._stream.name, Path(options.snapshot_folder) / name, options, self._stream.shards
+            )
+
+    def _take(self) -> None:
+        """Take a snapshot, if one is wanted and was not taken yet."""
+        if self._snapshot is not None and self._options.snapshot:
+            self._snapshot.take()
+
+    def _resume(self) -> None:
+        """Go on with a snapshot that was interrupted."""
+        if self._snapshot is not None:
+            note = self._snapshot.note()
+            if not note.complete and (note.runs or self._options.snapshot):
+                self._snapshot.begin()
+
+    def _joined(self, held: Bounds) -> Bounds:
+        """What is held of the log and the snapshot, if the one goes on from the other."""
+        runs = self._snapshot.note().runs if self._snapshot is not None else []
+        if runs and held.floor <= runs[0].after <= held.head:
+            return Bounds(min(held.floor, runs[0].before), held.head)
+        return held
+
+    def _merged(self, reader: Reader) -> Reader:
+        if self._snapshot is None:
+            return reader
+        losses: Losses = ()
+        if self._options.on_data_loss == "snapshot":
+            # A replica that is not as far yet as another one looks like a log that was restored.
+            losses = (PositionsLost,) if self._stream.replicas else (PositionsLost, LogRestored)
+        return MergedReader(reader, self._snapshot, self.check, losses)
+
+    def _forget_snapshot(self, upto: Positions) -> None:
+        """Delete the rows of a snapshot that every flow has passed."""
+        runs = self._snapshot.note().runs if self._snapshot is not None else []
+        if self._snapshot is not None and runs and min(self._whole(upto).values()) >= runs[-1].after:
+            self._snapshot.forget()
+
+    def close(self) -> None:
+        """Let go of what is held; a snapshot that is being taken is gone on with by who opens the log next."""
+        if self._snapshot is not None:
+            self._snapshot.close()
+
+    @abc.abstractmethod
+    def bounds(self) -> dict[int, Bounds]:
+        """As `Log` has it."""
+
+    @abc.abstractmethod
+    def reader(self) -> Reader:
+        """As `Log` has it."""
+
+    @abc.abstractmethod
+    def check(self, after: Positions) -> None:
+        """Raise unless the log holds what comes after these positions, and reaches up to them.
+
+        The datastore is asked anew; so `bounds` are those of now after it.
+        """
+
+    def reach(self, after: Positions, limit: int | None) -> Positions:
+        """The head, whatever the limit is: how many rows there are on the way is only known to those who read them."""
+        after = self._whole(after)
+        self.check(after)
+        return Positions({shard: max(after[shard], held.head) for shard, held in self.bounds().items()})
+
+    def tail(self, after: Positions, limit: int) -> pa.Table:
+        """The next rows, up to the head as it is now. A connection is opened for it: who reads on uses `reader`."""
+        after, found = self._whole(after), [SCHEMA.empty_table()]
+        self.check(after)
+        upto = Positions({shard: held.head for shard, held in self.bounds().items()})
+        with contextlib.closing(self.reader()) as reader:
+            for rows in between(reader, after, upto, min(limit, STEP_ROWS)):
+                found.append(rows.slice(0, limit))
+                limit -= len(found[-1])
+                if limit <= 0:
+                    break
+        return pa.concat_tables(found)
+
+    def slices(self, after: Positions, upto: Positions) -> list[Slice]:
+        """One slice: each of several would have to be read from the beginning of the first."""
+        after, upto = self._whole(after), self._whole(upto)
+        self.check(after)
+        wanted = [shard for shard in after if after[shard] < upto[shard]]
+        chosen = (Positions({shard: positions[shard] for shard in wanted}) for positions in (after, upto))
+        return [TailedSlice(self._stream, *chosen)] if wanted else []
+
+    def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
+        """The rows between, read by one task: the log is in one piece."""
+        reader = spark.read.format("tidings").options(**self._source(after))
+        if upto is not None:
+            reader = reader.option("endingPosition", str(self._whole(upto)))
+        rows: DataFrame = reader.load()
+        return rows
+
+    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
+        """The rows after these positions, as they come."""
+        rows: DataFrame = spark.readStream.format("tidings").options(**self._source(after)).load()
+        return rows
+
+    def _source(self, after: Positions | None) -> dict[str, str]:
+        options = {"definition": json.dumps(self._stream.to_json())}
+        if after is not None:
+            first = {shard: Position(at.seq, at.index + 1) for shard, at in self._whole(after).items()}
+            options["startingPosition"] = str(Positions(first))
+        return options
+
+    def _whole(self, positions: Positions) -> Positions:
+        """The positions of all shards; one that is not named stands at the start."""
+        shards = self._stream.shards
+        if len(positions) and max(positions) >= shards:
+            raise InvalidPosition(f"stream {self._stream.name!r} has shards 0 to {shards - 1}, not {max(positions)}")
+        return Positions({shard: positions[shard] for shard in range(shards)})
+
+
+@dataclass(frozen=True)
+class TailedSlice:
+    """The rows of some shards between two positions, read from the datastore by whoever has the slice."""
+
+    stream: StreamDefinition
+    after: Positions
+    upto: Positions
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        with contextlib.closing(open_log(self.stream)) as log, contextlib.closing(log.reader()) as reader:
+            for rows in between(reader, self.after, self.upto):
+                yield from rows.to_batches()
+
+
+def between(reader: Reader, after: Positions, upto: Positions, limit: int = STEP_ROWS) -> Iterator[pa.Table]:
+    """The rows of the shards that `after` names, up to and including `upto`; about so many at a time."""
+    while any(at < upto[shard] for shard, at in after.items()):
+        rows, after = reader.read(after, limit)
+        rows = chosen(rows, ~later(rows, upto))
+        if len(rows):
+            yield rows
+
+
+def options_of(model: type[Options], stream: StreamDefinition, datastore: str) -> Options:
+    """The options of a stream, checked; `InvalidOption` says what is wrong with the first that is wrong."""
+    try:
+        return model.model_validate(dict(stream.options))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name, known = ".".join(map(str, first["loc"])), ", ".join(sorted(model.model_fields))
+    match first["type"]:
+        case "missing":
+            raise InvalidOption(f"stream {stream.name!r} tails {datastore} and needs the option {name!r}")
+        case "extra_forbidden":
+            raise InvalidOption(
+                f"stream {stream.name!r} has an option {name!r}, which a log of {datastore} does not know; "
+                f"it knows {known}"
+            )
+    reason = first["msg"].removeprefix("Value error, ")
+    what = f"option {name!r}" if name else "the options"
+    raise InvalidOption(f"{what} of stream {stream.name!r} cannot be used: {reason[:1].lower() + reason[1:]}")

@@ -1,0 +1,269 @@
+"""What becomes of a row that changed in a datastore: an update. The same for every datastore.
+
+A connector hands over the changes of one table as columns, `Changes`; `updates_of` makes canonical rows of them, column
+by column. What it makes of them is said by options of the stream:
+
+| option | default | meaning |
+| --- | --- | --- |
+| `object` | `{schema}.{table}/{key}` | what an object is called; `{column}` is a column's text |
+| `version` | none | a column of whole numbers; without it, the number of the transaction |
+| `attributes` | none | columns that are attributes too; `schema`, `table` and `operation` always are |
+| `payload` | `json` | the row as JSON; or `avro`, or `none` |
+| `schemas` | none | for `avro`: the schema of each table, by `schema.table`; see `row_avro` |
+| `shard` | none | a column whose text says which objects share a shard; without it, the object does |
+
+A table without a key is one object, `<schema>.<table>`, and so is one that is truncated.
+"""
+
+from __future__ import annotations
+
+import json
+import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+
+from tidings.errors import InvalidOption
+from tidings.updates import MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES, MAX_VERSION, SCHEMA, shards_of
+
+INSERT, UPDATE, DELETE, TRUNCATE, SNAPSHOT = "insert", "update", "delete", "truncate", "snapshot"
+ESCAPED = r'["\\\x00-\x1f]'  # what JSON does not take as it is
+ALWAYS = ("schema", "table", "operation")
+
+Kind = Literal["text", "integer", "number", "boolean", "json"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the changes: its values as text, null where they are NULL. All but `text` is JSON as it stands."""
+
+    name: str
+    values: pa.StringArray
+    kind: Kind = "text"
+    unknown: pa.BooleanArray | None = None
+    """Where the datastore did not say what the value is: a large one that was not changed, all but the key of a row
+    that was deleted."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of rows of one table, in their order."""
+
+    schema: str
+    table: str
+    columns: Sequence[Column]
+    key: Sequence[str]
+    operations: pa.StringArray
+    seqs: npt.NDArray[np.int64]
+    indexes: npt.NDArray[np.int32]
+    times: pa.TimestampArray
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    def column(self, name: str) -> Column:
+        """The column of this name."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        there = ", ".join(column.name for column in self.columns)
+        raise InvalidOption(f"table {self.schema}.{self.table} has no column {name!r} (columns: {there})")
+
+
+class RowMapping(BaseModel):
+    """How rows become updates; made from the stream's options."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    object: str = "{schema}.{table}/{key}"
+    version: str | None = None
+    attributes: list[str] = []
+    payload: Literal["json", "avro", "none"] = "json"
+    schemas: Annotated[dict[str, dict[str, Any]], Field(validate_default=True)] = {}
+    shard: str | None = None
+
+    @field_validator("object")
+    @classmethod
+    def _names(cls, text: str) -> str:
+        fields(text)
+        return text
+
+    @field_validator("schemas")
+    @classmethod
+    def _contract(cls, schemas: dict[str, Any], others: ValidationInfo) -> dict[str, Any]:
+        avro = others.data.get("payload") == "avro"
+        if avro != bool(schemas):
+            raise ValueError("it needs 'payload: avro'" if schemas else "'payload: avro' needs a schema for each table")
+        if avro:
+            from tidings_connectors.cdc.avro_schemas import codecs_of  # its library is an extra
+
+            codecs_of(schemas)
+        return schemas
+
+
+def fields(template: str) -> list[tuple[str, str | None]]:
+    """The parts of a template: text, and the name that comes after it.
+
+    >>> fields("{schema}.{table}/{key}")
+    [('', 'schema'), ('.', 'table'), ('/', 'key')]
+    """
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"{template!r} is no template: {error}") from None
+    if any(name == "" or form or conversion for _, name, form, conversion in parts):
+        raise ValueError(f"{template!r} is no template: write names in braces, as in {{schema}}.{{table}}/{{key}}")
+    return [(text, name) for text, name, _, _ in parts]
+
+
+def updates_of(changes: Changes, mapping: RowMapping, shards: int) -> pa.Table:
+    """The updates that these changes are, as canonical rows in the same order."""
+    count = len(changes)
+    objects = _objects(changes, mapping)
+    placed = objects if mapping.shard is None else pc.coalesce(changes.column(mapping.shard).values, objects)
+    payloads, reasons = _payloads(changes, mapping)
+    columns = {
+        "shard": shards_of(placed, shards),
+        "seq": changes.seqs,
+        "index": changes.indexes,
+        "object": objects,
+        "version": _versions(changes, mapping),
+        "kind": pa.repeat(pa.scalar("data"), count),
+        "range": np.ones(count, np.int64),
+        "source": pa.nulls(count, pa.string()),
+        "attributes": _attributes(changes, mapping, reasons),
+        "payload": payloads,
+        "time": changes.times,
+    }
+    return pa.table([columns[field.name] for field in SCHEMA], SCHEMA)
+
+
+def _objects(changes: Changes, mapping: RowMapping) -> pa.StringArray:
+    whole = f"{changes.schema}.{changes.table}"
+    parts: list[Any] = []
+    for text, name in fields(mapping.object):
+        parts.append(text)
+        match name:
+            case None:
+                pass
+            case "schema" | "table":
+                parts.append(getattr(changes, name))
+            case "key":
+                parts.append(_key(changes))
+            case _:
+                parts.append(changes.column(name).values)
+    parts = [pa.repeat(pa.scalar(part), len(changes)) if isinstance(part, str) else part for part in parts]
+    named = pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
+    # A table without a key, a truncated one, or a name that would be made from a NULL.
+    keyless = pc.or_(pc.equal(changes.operations, TRUNCATE), pa.scalar(not changes.key and "{key}" in mapping.object))
+    named = pc.fill_null(pc.if_else(keyless, whole, named), whole)
+    if pc.any(pc.greater(pc.binary_length(named), MAX_OBJECT_BYTES)).as_py():
+        long = [name if len(name.encode()) <= MAX_OBJECT_BYTES else _short(whole, name) for name in named.to_pylist()]
+        named = pa.array(long, pa.string())
+    return named
+
+
+def _short(whole: str, name: str) -> str:
+    """A name for an object whose own is too long."""
+    return f"{whole}/#{xxhash.xxh3_128_hexdigest(name.encode())}"
+
+
+def _key(changes: Changes) -> pa.StringArray:
+    """The key as text; if it has several columns, with commas between them and none within."""
+    values = [changes.column(name).values for name in changes.key]
+    if not values:
+        return pa.nulls(len(changes), pa.string())
+    if len(values) == 1:
+        return values[0]
+    plain = [pc.replace_substring(pc.replace_substring(one, "%", "%25"), ",", "%2C") for one in values]
+    return pc.binary_join_element_wise(*plain, ",", null_handling="emit_null")
+
+
+def _versions(changes: Changes, mapping: RowMapping) -> Any:
+    if mapping.version is None:
+        return changes.seqs
+    column = changes.column(mapping.version)
+    whole = pc.match_substring_regex(column.values, r"^[0-9]{1,18}$")
+    if not pc.all(pc.fill_null(whole, True)).as_py():
+        wrong = column.values.filter(pc.invert(pc.fill_null(whole, True)))[0].as_py()
+        raise InvalidOption(
+            f"column {column.name!r} of {changes.schema}.{changes.table} is no version, since it holds {wrong!r}: "
+            f"a version is a whole number from 0 to {MAX_VERSION}"
+        )
+    return pc.cast(column.values, pa.int64())
+
+
+def _attributes(changes: Changes, mapping: RowMapping, reasons: pa.StringArray) -> pa.MapArray:
+    count = len(changes)
+    given: dict[str, Any] = {
+        "schema": pa.repeat(pa.scalar(changes.schema), count),
+        "table": pa.repeat(pa.scalar(changes.table), count),
+        "operation": changes.operations,
+    }
+    there = {column.name for column in changes.columns}
+    given |= {name: changes.column(name).values for name in mapping.attributes if name in there}
+    if reasons.null_count < count:
+        given["payload"] = reasons
+    values = np.stack([_array(value) for value in given.values()], axis=1).ravel()
+    names = np.tile(np.array(list(given), object), count)
+    known = values != None  # noqa: E711 - numpy compares value by value
+    offsets = np.concatenate([[0], np.cumsum(known.reshape(count, -1).sum(axis=1))]).astype(np.int32)
+    keys, items = pa.array(names[known], pa.string()), pa.array(values[known], pa.string())
+    return pa.MapArray.from_arrays(pa.array(offsets), keys, items)
+
+
+def _array(values: pa.Array) -> npt.NDArray[Any]:
+    found: npt.NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return found
+
+
+def _payloads(changes: Changes, mapping: RowMapping) -> tuple[pa.BinaryArray, pa.StringArray]:
+    """The rows as payloads; and where one was left out though there is a row, the reason."""
+    count = len(changes)
+    rows = pc.not_equal(changes.operations, TRUNCATE)
+    if mapping.payload == "none" or not pc.any(rows).as_py():
+        return pa.nulls(count, pa.binary()), pa.nulls(count, pa.string())
+    if mapping.payload == "avro":
+        from tidings_connectors.cdc.avro_payloads import payloads  # its library is an extra
+
+        whole, reasons = payloads(changes, mapping.schemas)
+    else:
+        whole, reasons = _json(changes), pa.nulls(count, pa.string())
+    large = pc.greater(pc.binary_length(whole), MAX_PAYLOAD_BYTES)
+    reasons = pc.if_else(pc.fill_null(large, False), "left out: too large", reasons)
+    return pc.if_else(pc.and_kleene(rows, pc.invert(large)), whole, None), pc.if_else(rows, reasons, None)
+
+
+def _json(changes: Changes) -> pa.BinaryArray:
+    members = [_member(column) for column in changes.columns]
+    # Arrow leaves a row out altogether if all that is joined in it is null, so there is always something before it.
+    inner = pc.binary_join_element_wise(pa.repeat("", len(changes)), *members, ",", null_handling="skip")
+    return pc.binary_join_element_wise(pc.binary_replace_slice(inner, 0, 1, "{"), "}", "").cast(pa.binary())
+
+
+def _member(column: Column) -> pa.StringArray:
+    """`"name":value` of each row; null where the value is not known, and so is left out."""
+    values = column.values if column.kind != "text" else quoted(column.values)
+    members = pc.binary_join_element_wise(json.dumps(column.name) + ":", pc.fill_null(values, "null"), "")
+    return members if column.unknown is None else pc.if_else(column.unknown, None, members)
+
+
+def quoted(values: pa.StringArray) -> pa.StringArray:
+    """Texts as JSON has them.
+
+    >>> quoted(pa.array(["plain", 'a "word"', None])).to_pylist()
+    ['"plain"', '"a \\\\"word\\\\""', None]
+    """
+    made = pc.binary_join_element_wise('"', values, '"', "")
+    odd = pc.fill_null(pc.match_substring_regex(values, ESCAPED), False)
+    if pc.any(odd).as_py():
+        escaped = [json.dumps(value, ensure_ascii=False) for value in values.filter(odd).to_pylist()]
+        made = pc.replace_with_mask(made, odd, pa.array(escaped, pa.string()))
+    return made

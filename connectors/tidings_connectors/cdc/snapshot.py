@@ -1,0 +1,399 @@
+"""The rows that were there before the log: read once in a consistent state, kept as Parquet, and put into the log.
+
+A datastore tells what its tables look like just between two transactions, and that is where the rows stand: after the
+last transaction that they show, before the next. They are read in chunks, in the order of a key. Each chunk is a file
+of canonical rows, which is durable before the next is read, and a note says how far it is.
+
+Who is interrupted cannot have that state again. The remaining keys are read in a later one, and its rows stand there:
+each state is a `Run` of rows. Until the last one is complete, readers that come to it wait there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import BaseModel, model_validator
+
+from tidings.errors import LogUnavailable, TidingsError
+from tidings.positions import Bounds, Position
+from tidings.storage import durable
+from tidings.updates import SCHEMA
+from tidings_connectors.cdc.mapping import SNAPSHOT, Changes, Column, RowMapping, updates_of
+
+CHUNK = 50_000  # rows
+MAX_INDEX = 2**31 - 1
+RETRY = 5.0  # seconds after which a snapshot is gone on with that failed
+LOCK_WAIT = 1.0  # seconds between two looks whether somebody else is still at it
+TELL = 10.0  # seconds after which it is told again how far it is
+LOCK = "lock"
+OURS = re.compile(r"(note\.json|[0-9a-f]{32}\.parquet)(\.tmp)?")
+
+logger = logging.getLogger(__name__)
+
+
+class SnapshotOptions(RowMapping):
+    """The options of a stream that say what comes before the log: those of every datastore, and these."""
+
+    snapshot: bool = False
+    """Whether the rows that are there already come first."""
+    on_data_loss: Literal["oldest", "snapshot"] = "oldest"
+    """What follows when something was lost: the oldest that the log still holds, or all rows as they are then."""
+    snapshot_folder: str | None = None
+    """Where those rows are kept: a folder that every process of the cluster sees."""
+
+    @model_validator(mode="after")
+    def _has_a_folder(self) -> SnapshotOptions:
+        if self.snapshot_folder is None and (self.snapshot or self.on_data_loss == "snapshot"):
+            raise ValueError("a snapshot needs the option 'snapshot_folder'")
+        return self
+
+
+class Piece(NamedTuple):
+    """Some rows of a table: its columns, and the key of the last row, by which one can go on."""
+
+    columns: Sequence[Column]
+    last: list[str] | None
+
+
+class Table(Protocol):
+    """A table in one state of the datastore."""
+
+    @property
+    def schema(self) -> str: ...
+
+    @property
+    def table(self) -> str: ...
+
+    @property
+    def key(self) -> Sequence[str]:
+        """The columns that name an object."""
+
+    @property
+    def order(self) -> Sequence[str]:
+        """The columns in whose order it is read; none, if there is no order in which one could go on."""
+
+    def pieces(self, last: list[str] | None) -> Iterator[Piece]:
+        """The rows after this key, or all; at most `CHUNK` at a time."""
+
+
+class State(NamedTuple):
+    """What the tables look like at one place in the log."""
+
+    seq: int
+    """The rows have this `seq`: they stand before the first update of the next one."""
+    time: datetime
+    tables: Sequence[Table]
+
+
+class Source(Protocol):
+    """What a datastore does for a snapshot."""
+
+    base: int
+    """The index of the first row of a run: after those of any update with the same `seq`."""
+
+    def state(self) -> AbstractContextManager[State]:
+        """A state of now. From there on the datastore keeps its log, if it does not do so already."""
+
+    def held(self) -> Bounds | None:
+        """What the log itself holds, now; None if it has to begin anew."""
+
+
+class Chunk(BaseModel):
+    """A file of rows: the table, and the index of the first."""
+
+    file: str
+    table: str
+    first: int
+    rows: int
+
+
+class Run(BaseModel):
+    """What was read in one state."""
+
+    seq: int
+    base: int = 0
+    chunks: list[Chunk] = []
+
+    @property
+    def before(self) -> Position:
+        """The position before the first row."""
+        return Position(self.seq, self.base - 1)
+
+    @property
+    def after(self) -> Position:
+        """Where the log goes on."""
+        return Position(self.seq + 1, -1)
+
+    @property
+    def end(self) -> int:
+        """The index after that of the last row."""
+        return self.chunks[-1].first + self.chunks[-1].rows if self.chunks else self.base
+
+
+class Progress(BaseModel):
+    """How far a table was read: in which order, and up to which key."""
+
+    order: list[str]
+    last: list[str] | None = None
+    done: bool = False
+
+
+class Note(BaseModel):
+    """How far a snapshot is."""
+
+    complete: bool = False
+    tables: dict[str, Progress] = {}
+    runs: list[Run] = []
+
+    def ready(self, run: Run) -> bool:
+        """Whether all rows of a run are there."""
+        return self.complete or run is not self.runs[-1]
+
+
+class Closed(Exception):
+    """The log was closed while a snapshot was taken."""
+
+
+class Snapshot:
+    """The snapshot of one stream, in a folder that every process of the cluster sees."""
+
+    def __init__(self, source: Source, stream: str, folder: Path, mapping: RowMapping, shards: int) -> None:
+        self.folder = folder
+        self._source = source
+        self._stream = stream
+        self._mapping = mapping
+        self._shards = shards
+        self._lock = threading.Lock()
+        self._known: tuple[object, Note] = (None, Note())
+        self._thread: threading.Thread | None = None
+        self._failed: TidingsError | None = None
+        self._retry = 0.0
+        self._closed = threading.Event()
+
+    def note(self) -> Note:
+        """How far it is; looked up again only if somebody has written it since."""
+        path = self.folder / "note.json"
+        try:
+            found = path.stat()
+            written = (found.st_mtime_ns, found.st_ino)
+            if self._known[0] != written:
+                self._known = written, Note.model_validate_json(path.read_text())
+            return self._known[1]
+        except FileNotFoundError:
+            return Note()
+        except OSError as error:
+            raise self._unusable(error) from error
+        except ValueError as error:
+            raise LogUnavailable(
+                f"the note of the snapshot in {self.folder} cannot be read ({error.__class__.__name__}): delete the "
+                f"folder to begin anew"
+            ) from error
+
+    def covers(self) -> bool:
+        """Whether readers that go on with the oldest held come by all rows."""
+        return self._joins(self.note())
+
+    def take(self, again: bool = False) -> None:
+        """Read what was not read yet; with `again`, all, if what was read before is of no use any more.
+
+        Of several processes that do this at once one works, and the others wait for it.
+        """
+        while self._wanted(again):
+            try:
+                with self._alone() as alone:
+                    if alone and self._wanted(again):
+                        self._take()
+            except OSError as error:
+                raise self._unusable(error) from error
+            if not alone and self._closed.wait(LOCK_WAIT):
+                raise Closed
+
+    def start(self, again: bool = False) -> None:
+        """Do that in the background, unless it is being done."""
+        with self._lock:
+            busy = self._thread is not None and self._thread.is_alive()
+            if not busy and time.monotonic() >= self._retry and not self._closed.is_set():
+                self._thread = threading.Thread(
+                    target=self._take_quietly, args=(again,), name="tidings-snapshot", daemon=True
+                )
+                self._thread.start()
+
+    def begin(self, again: bool = False) -> None:
+        """Do that in the background, and return when it has a place in the log."""
+        self.start(again)
+        while not self.covers():
+            assert self._thread is not None
+            self._thread.join(0.1)
+            if not self._thread.is_alive() and not self.covers():
+                raise self._failed or LogUnavailable(f"the snapshot of stream {self._stream!r} was not begun")
+
+    def rows(self, run: Run, index: int) -> tuple[pa.Table, int]:
+        """Rows of a run from this index on, to the end of a chunk, and the index after them; none if it is over."""
+        for chunk in run.chunks:
+            end = chunk.first + chunk.rows
+            if index < end:
+                try:
+                    found = pq.read_table(self.folder / chunk.file)
+                except OSError as error:
+                    raise self._unusable(error) from error
+                return found.slice(max(0, index - chunk.first)), end
+        return SCHEMA.empty_table(), index
+
+    def forget(self) -> None:
+        """Delete the rows; nobody will ask for them any more."""
+        note = self.note()
+        if note.complete and note.runs:
+            self._write(note.model_copy(update={"runs": []}))
+            for run in note.runs:
+                for chunk in run.chunks:
+                    (self.folder / chunk.file).unlink(missing_ok=True)
+
+    def discard(self) -> None:
+        """Delete all that is kept of it."""
+        self._clear()
+        (self.folder / LOCK).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # somebody else's files may be there
+            self.folder.rmdir()
+
+    def close(self) -> None:
+        """Stop, if one is being taken; who opens the log next goes on with it."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(timeout=RETRY)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Whether nobody else is at it, whichever replica they read; and nobody is, until this is left."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with open(self.folder / LOCK, "ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True  # let go of when the file is closed, or the process is gone
+
+    def _wanted(self, again: bool) -> bool:
+        return not self.note().complete or (again and not self.covers())
+
+    def _unusable(self, error: OSError) -> LogUnavailable:
+        return LogUnavailable(
+            f"the snapshot of stream {self._stream!r} cannot be kept in {self.folder}: {error.strerror or error}"
+        )
+
+    def _joins(self, note: Note) -> bool:
+        """Whether the log goes on from where these runs are."""
+        held = self._source.held()
+        return held is not None and bool(note.runs) and held.floor <= note.runs[0].after <= held.head
+
+    def _take_quietly(self, again: bool) -> None:
+        self._failed = None
+        try:
+            self.take(again)
+        except Closed:
+            pass
+        except TidingsError as error:
+            self._failed = error
+            logger.warning("the snapshot of stream %r is not complete: %s", self._stream, error)
+        except Exception:
+            logger.exception("the snapshot of stream %r is not complete", self._stream)
+        finally:
+            self._retry = time.monotonic() + RETRY
+
+    def _take(self) -> None:
+        note = self.note().model_copy(deep=True)
+        with self._source.state() as state:
+            if note.complete or not self._joins(note):
+                self._clear()  # what came after it is gone
+                note = Note()
+            self._go_on(note, state.tables)
+            if not note.runs or note.runs[-1].seq != state.seq:  # else it is the same state, of which nobody read yet
+                note.runs.append(Run(seq=state.seq, base=self._source.base))
+            self._write(note)
+            for table in state.tables:
+                self._read(table, note, state.time)
+        if not self._joins(note):
+            raise LogUnavailable(
+                f"the log of stream {self._stream!r} does not reach back to its snapshot any more: keep the log for "
+                "longer than a snapshot takes"
+            )
+        note.complete = True
+        self._write(note)
+
+    def _go_on(self, note: Note, tables: Sequence[Table]) -> None:
+        """Leave out what was read of tables that are to be read from the beginning."""
+        for table in tables:
+            known = note.tables.get(_name(table))
+            if known is None or known.order != list(table.order) or not (known.done or known.order):
+                note.tables[_name(table)] = Progress(order=list(table.order))
+                for run in note.runs:
+                    run.chunks = [chunk for chunk in run.chunks if chunk.table != _name(table)]
+
+    def _read(self, table: Table, note: Note, taken: datetime) -> None:
+        progress, run = note.tables[_name(table)], note.runs[-1]
+        if progress.done:
+            return
+        begun, told = run.end, time.monotonic()
+        for columns, last in table.pieces(progress.last):
+            if self._closed.is_set():
+                raise Closed
+            count = len(columns[0].values)
+            if run.end + count > MAX_INDEX:
+                raise LogUnavailable(f"the tables of stream {self._stream!r} hold too many rows for a snapshot")
+            rows = updates_of(_changes(table, columns, run, taken), self._mapping, self._shards)
+            chunk = Chunk(file=f"{uuid.uuid4().hex}.parquet", table=_name(table), first=run.end, rows=count)
+            self._durably(chunk.file, lambda path, rows=rows: pq.write_table(rows, path))  # type: ignore[misc]
+            run.chunks.append(chunk)
+            progress.last = last
+            self._write(note)
+            if time.monotonic() > told + TELL:
+                told = time.monotonic()
+                logger.info("snapshot of stream %r: %s, %s rows so far", self._stream, _name(table), run.end - begun)
+        progress.done = True
+        self._write(note)
+        logger.info("snapshot of stream %r: %s, %s rows", self._stream, _name(table), run.end - begun)
+
+    def _clear(self) -> None:
+        """Delete what an earlier snapshot has left behind, and nothing else that may be there."""
+        for path in self.folder.glob("*") if self.folder.exists() else ():
+            if OURS.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+    def _write(self, note: Note) -> None:
+        self._durably("note.json", lambda path: path.write_text(note.model_dump_json()))
+
+    def _durably(self, name: str, write: Callable[[Path], object]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        durable.replace(self.folder / name, self.folder / f"{name}.tmp", write)
+
+
+def _name(table: Table) -> str:
+    return f"{table.schema}.{table.table}"
+
+
+def _changes(table: Table, columns: Sequence[Column], run: Run, time: datetime) -> Changes:
+    count = len(columns[0].values)
+    return Changes(
+        table.schema,
+        table.table,
+        columns,
+        table.key,
+        pa.repeat(pa.scalar(SNAPSHOT), count),
+        np.full(count, run.seq, np.int64),
+        np.arange(run.end, run.end + count, dtype=np.int32),
+        pa.repeat(pa.scalar(time, pa.timestamp("us", "UTC")), count),
+    )

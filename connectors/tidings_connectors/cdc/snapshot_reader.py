@@ -1,0 +1,84 @@
+"""The rows of a snapshot and those of the log, as one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from tidings.errors import LogRestored, PositionsLost
+from tidings.logs import Read, Reader
+from tidings.positions import Position, Positions
+from tidings.updates import SCHEMA
+from tidings_connectors.cdc.positions import chosen, later
+from tidings_connectors.cdc.snapshot import Run, Snapshot
+
+WAIT = 0.05  # seconds that a read waits for something to come
+
+Losses = tuple[type[PositionsLost] | type[LogRestored], ...]
+
+
+class MergedReader:
+    """A `Reader` that puts the rows of a snapshot where they belong in the log: before it, most of the time."""
+
+    def __init__(self, plain: Reader, snapshot: Snapshot, check: Callable[[Positions], None], losses: Losses) -> None:
+        """After one of `losses` all rows are read again."""
+        self._plain = plain
+        self._snapshot = snapshot
+        self._check = check
+        self._losses = losses
+        self._loaded: tuple[int, int, pa.Table, int] | None = None
+        """Rows of a chunk: of which run, from which index on, the rows, and the index after them."""
+
+    def read(self, after: Positions, limit: int) -> Read:
+        """The next rows, as `Reader` says it."""
+        try:
+            return self._read(after, limit)
+        except (PositionsLost, LogRestored) as loss:
+            if isinstance(loss, self._losses) and not self._snapshot.covers():
+                self._snapshot.start(again=True)  # nobody is told of a loss, and sent on, before that has a place
+                return self._wait(after)
+            self._check(after)  # which knows that the oldest held may be rows of the snapshot
+            raise
+
+    def close(self) -> None:
+        self._plain.close()
+
+    def _read(self, after: Positions, limit: int) -> Read:
+        note = self._snapshot.note()
+        for run in note.runs:
+            if not len(after) or min(after.values()) >= run.after:
+                continue
+            if min(after.values()) < run.before:
+                rows, upto = self._plain.read(after, limit)
+                ends = Positions({shard: max(stand, min(upto[shard], run.before)) for shard, stand in after.items()})
+                return Read(chosen(rows, ~later(rows, ends)), ends)
+            if note.ready(run):
+                return self._read_run(run, after, limit)
+            self._check(after)
+            self._snapshot.start()
+            return self._wait(after)
+        return self._plain.read(after, limit)
+
+    def _wait(self, after: Positions) -> Read:
+        time.sleep(WAIT)
+        return Read(SCHEMA.empty_table(), after)
+
+    def _read_run(self, run: Run, after: Positions, limit: int) -> Read:
+        self._check(after)  # if what comes after the snapshot is gone, it is of no use
+        rows = self._rows(run, min(after.values()).index + 1).slice(0, limit)
+        last = int(rows["index"][-1].as_py()) if len(rows) else run.end
+        at = run.after if last + 1 >= run.end else Position(run.seq, last)
+        return Read(
+            chosen(rows, later(rows, after)), Positions({shard: max(stand, at) for shard, stand in after.items()})
+        )
+
+    def _rows(self, run: Run, first: int) -> pa.Table:
+        """Rows from this index on; those of the same chunk as the last ones need not be read again."""
+        if self._loaded is None or self._loaded[0] != run.seq or not self._loaded[1] <= first < self._loaded[3]:
+            rows, end = self._snapshot.rows(run, first)
+            self._loaded = run.seq, first, rows, end
+        rows = self._loaded[2]
+        return rows.slice(int(np.searchsorted(rows["index"].to_numpy(), first)))

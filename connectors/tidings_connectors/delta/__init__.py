@@ -1,0 +1,1 @@
+"""The embedded default: a log in a Delta table of our own."""

@@ -1,0 +1,332 @@
+"""The Delta log: a stream's updates in a Delta table on a file system. The embedded default.
+
+Address: `delta:<folder>`. Any number of processes append and read; any Delta reader can read the table too.
+
+An append takes the heads of all shards from the newest version, stamps dense offsets onto its rows and commits. When
+another writer comes first, the append stamps its rows anew and tries again: no lock is held, and no writer waits for
+one that was stopped. What `append` returned is synced to the disk, rows first, then the commit.
+
+Rows are never changed. Compaction replaces runs of neighbouring segments by one that holds the same rows; truncation
+lets go of the oldest segments. Files that no version names any more are deleted an hour later, so that readers which
+have just planned to read them still can.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidings.errors import InvalidOption, InvalidPosition, LogUnavailable
+from tidings.logs import Appended, Slice, TailReader, Transaction, check_held
+from tidings.positions import Bounds, Position, Positions
+from tidings.storage.delta_commits import milliseconds
+from tidings.updates import SCHEMA, shards_of
+from tidings_connectors.delta.maintenance import Upkeep, plan_retention, plan_truncation
+from tidings_connectors.delta.segments import (
+    Offsets,
+    Segment,
+    Snapshot,
+    Span,
+    read_segments,
+    write_segment,
+)
+from tidings_connectors.delta.table import SegmentTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tidings.streams import StreamDefinition
+
+SEGMENT_ROWS = 1_000_000
+SEGMENT_BYTES = 128 * 2**20
+PATIENCE = 60.0  # seconds that an append fights other writers before it gives up
+SLICE_ROWS = 100_000  # rows that are worth a reader of their own
+
+
+class DeltaLog:
+    """A `WritableLog` in a Delta table. Made by `create` and `open`."""
+
+    def __init__(self, table: SegmentTable, stream: StreamDefinition) -> None:
+        self._table = table
+        self._stream = stream
+        self.upkeep = Upkeep(table, stream)
+
+    @classmethod
+    def create(cls, location: str, stream: StreamDefinition) -> DeltaLog:
+        if stream.options:
+            given = ", ".join(sorted(stream.options))
+            raise InvalidOption(f"stream {stream.name!r} has options ({given}), and a log of ours takes none")
+        with _speaking(stream.name, location):
+            return cls(SegmentTable.create(_folder(location), stream.name, stream.shards), stream)
+
+    @classmethod
+    def open(cls, location: str, stream: StreamDefinition) -> DeltaLog:
+        with _speaking(stream.name, location):
+            return cls(SegmentTable(_folder(location), stream.name, stream.shards), stream)
+
+    def bounds(self) -> dict[int, Bounds]:
+        with self._speaking():
+            snapshot = self._table.refresh()
+            return snapshot.bounds
+
+    def reach(self, after: Positions, limit: int | None) -> Positions:
+        with self._speaking():
+            snapshot = self._table.refresh()
+            return _positions(_reach(snapshot, self._held(snapshot, after), limit))
+
+    def reader(self) -> TailReader:
+        """A reader, for one who reads on and on."""
+        return TailReader(self)
+
+    def tail(self, after: Positions, limit: int) -> pa.Table:
+        with self._speaking():
+            while True:
+                snapshot = self._table.refresh()
+                start = self._held(snapshot, after)
+                upto = _reach(snapshot, start, limit)
+                paths = [segment.path for segment in snapshot.holding(start, upto)]
+                try:
+                    return pa.Table.from_batches(read_segments(paths, start, upto), SCHEMA)
+                except FileNotFoundError:
+                    if self._table.refresh().version == snapshot.version:
+                        raise
+
+    def slices(self, after: Positions, upto: Positions) -> list[Slice]:
+        with self._speaking():
+            snapshot = self._table.refresh()
+            start, end = self._held(snapshot, after), self._held(snapshot, upto)
+            backlog = np.maximum(end - start, 0)
+            total = int(backlog.sum())
+            if total == 0:
+                return []
+            pieces = -(-total // SLICE_ROWS)
+            piece_of_shard = np.minimum((backlog.cumsum() - 1) * pieces // total, pieces - 1)
+            paths = [segment.path for segment in snapshot.holding(start, end)]
+            return [
+                DeltaSlice(self._stream.name, tuple(paths), start, np.where(piece_of_shard == piece, end, start))
+                for piece in np.unique(piece_of_shard[backlog > 0])
+            ]
+
+    def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
+        from pyspark.sql import functions as sf
+
+        from tidings.updates import spark_schema
+
+        with self._speaking():
+            snapshot = self._table.refresh()
+            start = snapshot.floors if after is None else self._held(snapshot, after)
+            end = snapshot.heads if upto is None else self._held(snapshot, upto)
+            segments = snapshot.holding(start, end)
+        rows = spark.read.schema(spark_schema()).parquet(*(str(segment.path) for segment in segments))
+        if not segments:
+            return spark.createDataFrame([], spark_schema())
+        if np.any(start > snapshot.floors):
+            low = sf.array(*map(sf.lit, start.tolist()))
+            rows = rows.where((sf.col("seq") > int(start.min())) & (sf.col("seq") > low[sf.col("shard")]))
+        if np.any(end < snapshot.heads):
+            high = sf.array(*map(sf.lit, end.tolist()))
+            rows = rows.where((sf.col("seq") <= int(end.max())) & (sf.col("seq") <= high[sf.col("shard")]))
+        return rows
+
+    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
+        reader = spark.readStream.format("tidings").option("definition", json.dumps(self._stream.to_json()))
+        if after is not None:
+            first = Positions({shard: Position(after[shard].seq + 1) for shard in range(self._stream.shards)})
+            reader = reader.option("startingPosition", str(first))
+        return reader.load()
+
+    @property
+    def folder(self) -> Path:
+        """Where the Delta table is."""
+        return self._table.folder
+
+    @property
+    def staging(self) -> Path:
+        return self._table.staging
+
+    def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
+        with self._speaking():
+            shards = shards_of(updates["object"], self._stream.shards)
+            if len(shards) == 0:
+                return Appended(shards, np.empty(0, np.int64))
+            deadline = time.monotonic() + PATIENCE
+            attempt = 0
+            while True:
+                snapshot = self._table.refresh()
+                if transaction and self._table.transaction(transaction.app) >= transaction.number:
+                    return None
+                seqs = stamp(shards, snapshot.heads)
+                if self._commit(snapshot, updates, shards, seqs, transaction):
+                    self.upkeep.after_commit(snapshot.version + 1)
+                    return Appended(shards, seqs)
+                attempt += 1
+                if time.monotonic() > deadline:
+                    raise LogUnavailable(f"other writers kept stream {self._stream.name!r} busy for {PATIENCE:g} s")
+                time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))
+
+    def truncate(self, before: Positions, *, dry_run: bool = False) -> dict[int, Bounds]:
+        with self._speaking():
+            upto = Positions({shard: Position(at.seq - 1) for shard, at in before.items() if at.seq > 0})
+            snapshot = self._table.refresh()
+            return self._drop(snapshot, plan_truncation(snapshot.segments, self._offsets(upto)), dry_run)
+
+    def retain(
+        self, max_age: float | None = None, max_bytes: int | None = None, *, dry_run: bool = False
+    ) -> dict[int, Bounds]:
+        with self._speaking():
+            snapshot = self._table.refresh()
+            return self._drop(snapshot, plan_retention(snapshot.segments, max_age, max_bytes), dry_run)
+
+    def compact(self) -> int:
+        """Merge small segments now, as upkeep does by itself every so often; the number of segments that went away."""
+        with self._speaking():
+            return self.upkeep.compact()
+
+    def destroy(self) -> None:
+        self.close()
+        with self._speaking():
+            shutil.rmtree(self._table.folder)
+
+    def close(self) -> None:
+        self.upkeep.close()
+
+    def _commit(
+        self,
+        snapshot: Snapshot,
+        updates: pa.Table,
+        shards: npt.NDArray[np.int32],
+        seqs: npt.NDArray[np.int64],
+        transaction: Transaction | None,
+    ) -> bool:
+        drafts: list[Segment] = []
+        done = False
+        try:
+            floors = snapshot.heads
+            for rows in _portions(updates):
+                heads = floors.copy()
+                np.maximum.at(heads, shards[rows], seqs[rows])
+                order = np.lexsort((seqs[rows], shards[rows]))
+                table = _stamped(updates.slice(rows.start, len(order)), shards[rows], seqs[rows]).take(order)
+                drafts.append(write_segment(self._table.folder, table, Span(floors, heads, milliseconds())))
+                floors = heads
+            done = self._table.commit(snapshot.version + 1, drafts, transaction=transaction)
+        finally:
+            if not done:
+                for draft in drafts:
+                    draft.path.unlink(missing_ok=True)
+        return done
+
+    def _drop(self, snapshot: Snapshot, count: int, dry_run: bool) -> dict[int, Bounds]:
+        """Let go of the oldest so many segments, and say what is left."""
+        if dry_run:
+            return snapshot.without(count).bounds
+        self.upkeep.drop(snapshot.segments[:count])
+        return self.bounds()
+
+    def _held(self, snapshot: Snapshot, positions: Positions) -> Offsets:
+        """The positions as offsets, if the log holds all that comes after them."""
+        offsets = self._offsets(positions)
+        if np.any(offsets < snapshot.floors) or np.any(offsets > snapshot.heads):
+            check_held(self._stream.name, snapshot.bounds, _positions(offsets))
+        return offsets
+
+    def _offsets(self, positions: Positions) -> Offsets:
+        shards = self._stream.shards
+        if len(positions) and max(positions) >= shards:
+            raise InvalidPosition(f"stream {self._stream.name!r} has shards 0 to {shards - 1}, not {max(positions)}")
+        each = map(positions.__getitem__, range(shards))
+        # Our index is always 0: a position below it stands before that row, at the row of the last seq.
+        return np.array([at.seq if at.index >= 0 else at.seq - 1 for at in each], np.int64)
+
+    def _speaking(self) -> contextlib.AbstractContextManager[None]:
+        return _speaking(self._stream.name, str(self._table.folder))
+
+
+@dataclass(frozen=True)
+class DeltaSlice:
+    """The rows of some shards between two positions."""
+
+    stream: str
+    paths: tuple[Path, ...]
+    after: Offsets
+    upto: Offsets
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        with _speaking(self.stream, str(self.paths[0].parent)):
+            yield from read_segments(self.paths, self.after, self.upto)
+
+
+def stamp(shards: npt.NDArray[np.int32], heads: Offsets) -> npt.NDArray[np.int64]:
+    """For each row the next offset of its shard, in the order of the rows.
+
+    >>> stamp(np.array([1, 0, 1], np.int32), np.array([9, -1])).tolist()
+    [0, 10, 1]
+    """
+    order = np.argsort(shards, kind="stable")
+    counts = np.bincount(shards, minlength=len(heads))
+    firsts = np.repeat(counts.cumsum() - counts, counts)
+    seqs = np.empty(len(shards), np.int64)
+    seqs[order] = np.arange(len(shards)) - firsts + np.repeat(heads + 1, counts)
+    return seqs
+
+
+def _reach(snapshot: Snapshot, start: Offsets, limit: int | None) -> Offsets:
+    """Where a reader ends that takes the oldest rows first, and of a segment that is too large one shard after another.
+
+    It rather ends with a segment than within the next: so most reads are of whole segments, or of few row groups. Each
+    row is decoded about once, however often one reads, and rows need not be picked out.
+    """
+    if limit is None or int(np.maximum(snapshot.heads - start, 0).sum()) <= limit:
+        return np.maximum(snapshot.heads, start)
+    reached, left = start.copy(), limit
+    for segment in snapshot.holding(start, snapshot.heads):
+        rows = np.maximum(segment.span.heads - reached, 0)
+        if left < limit and rows.sum() > left:
+            break
+        taken = np.clip(left - (rows.cumsum() - rows), 0, rows)
+        reached += taken
+        left -= int(taken.sum())
+        if left == 0:
+            break
+    return reached
+
+
+def _stamped(updates: pa.Table, shards: npt.NDArray[np.int32], seqs: npt.NDArray[np.int64]) -> pa.Table:
+    columns = {"shard": pa.array(shards), "seq": pa.array(seqs), "index": pa.array(np.zeros(len(seqs), np.int32))}
+    return pa.table([columns[name] if name in columns else updates[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _portions(updates: pa.Table) -> Iterator[slice]:
+    """Runs of rows that each make a segment of a size that can be handled in memory."""
+    row_bytes = max(1, updates.nbytes // max(1, len(updates)))
+    rows = max(1, min(SEGMENT_ROWS, SEGMENT_BYTES // row_bytes))
+    return (slice(start, min(start + rows, len(updates))) for start in range(0, len(updates), rows))
+
+
+def _positions(offsets: Offsets) -> Positions:
+    return Positions({shard: Position(seq) for shard, seq in enumerate(offsets.tolist())})
+
+
+def _folder(location: str) -> Path:
+    if "://" in location and not location.startswith("file://"):
+        raise InvalidOption(f"a Delta log lives on a file system; {location!r} is not a folder")
+    return Path(location.removeprefix("file://")).absolute()
+
+
+@contextlib.contextmanager
+def _speaking(stream: str, location: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LogUnavailable(f"the log of stream {stream!r} in {location}: {error.strerror or error}") from error

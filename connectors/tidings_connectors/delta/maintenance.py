@@ -1,0 +1,169 @@
+"""Upkeep of a Delta log: compaction, retention, checkpoints, and the deletion of files that nobody needs.
+
+Whichever writer makes a version that is a multiple of `EVERY` does it, in the background: so it needs no leader, its
+cost follows the writing, and a writer that dies in the middle leaves nothing but a file for the next vacuum.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tidings.storage.delta_commits import milliseconds
+from tidings.updates import SCHEMA
+from tidings_connectors.delta.segments import Offsets, Segment, Span, read_segments, write_segment
+from tidings_connectors.delta.table import SegmentTable
+
+if TYPE_CHECKING:
+    from tidings.streams import StreamDefinition
+
+EVERY = 64  # versions
+VACUUM_EVERY = 64 * EVERY
+FAN_IN = 8  # neighbours of a like size that make a merge worth while
+TARGET_BYTES = 256 * 2**20  # of rows in memory, which is what a merge needs
+GRACE_HOURS = 1
+
+logger = logging.getLogger(__name__)
+
+
+def plan_compaction(sizes: Sequence[int], fan_in: int = FAN_IN, target: int = TARGET_BYTES) -> list[slice]:
+    """Which runs of neighbouring segments to merge, given their sizes from the oldest to the newest.
+
+    A segment is rewritten only together with others of its own size or less, so that every row is rewritten about once
+    for each factor of `fan_in` in size, and never once it is in a segment of half the target.
+
+    >>> plan_compaction([500, 1, 1, 1, 1], fan_in=4, target=1000)
+    [slice(1, 5, None)]
+    """
+    runs = []
+    end = len(sizes)
+    while end > 0:
+        start, total, largest = end, 0, 0
+        best = end
+        while start > 0 and sizes[start - 1] < target // 2 and total + sizes[start - 1] <= target:
+            start -= 1
+            largest = max(largest, sizes[start])
+            total += sizes[start]
+            if end - start >= fan_in and total >= 2 * largest:
+                best = start
+        if best < end:
+            runs.append(slice(best, end))
+            end = best
+        else:
+            end -= 1
+    return runs[::-1]
+
+
+def plan_truncation(segments: Sequence[Segment], upto: Offsets) -> int:
+    """How many of the oldest segments lie whole at or before these offsets."""
+    return next((n for n, segment in enumerate(segments) if np.any(segment.span.heads > upto)), len(segments))
+
+
+def plan_retention(segments: Sequence[Segment], max_age: float | None, max_bytes: int | None) -> int:
+    """How many of the oldest segments hold only rows that are too old, or lie beyond the newest `max_bytes`."""
+    drop = 0
+    if max_age is not None:
+        too_old = milliseconds() - max_age * 1000
+        drop = next((n for n, segment in enumerate(segments) if segment.span.time >= too_old), len(segments))
+    if max_bytes is not None:
+        kept = np.cumsum([segment.size for segment in segments][::-1])[::-1]
+        drop = max(drop, int(np.count_nonzero(kept[1:] >= max_bytes)))
+    return drop
+
+
+class Upkeep:
+    """The upkeep of one log, by one of its writers."""
+
+    def __init__(self, table: SegmentTable, stream: StreamDefinition) -> None:
+        self._table = table
+        self._stream = stream
+        self._running = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def after_commit(self, version: int) -> None:
+        """Tell that this process made this version."""
+        if version % EVERY == 0 and self._running.acquire(blocking=False):
+            self._thread = threading.Thread(target=self._run, args=(version,), name="tidings-upkeep", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        if self._thread:
+            self._thread.join()
+
+    def compact(self) -> int:
+        """Merge small segments; the number of segments that went away."""
+        snapshot = self._table.refresh()
+        sizes = [segment.span.memory for segment in snapshot.segments]
+        runs = [snapshot.segments[run] for run in plan_compaction(sizes)]
+        return sum(self._merge(run) for run in runs)
+
+    def checkpoint(self) -> None:
+        """Write a Delta checkpoint, and delete the commit files that it makes needless."""
+        table = self._table.delta_table()
+        table.create_checkpoint()
+        table.cleanup_metadata()
+
+    def vacuum(self, grace_hours: float = GRACE_HOURS) -> None:
+        """Delete the files that no version has named for this long, those of writers that died among them."""
+        self._table.delta_table().vacuum(
+            retention_hours=grace_hours, dry_run=False, enforce_retention_duration=False, full=True
+        )
+        oldest = time.time() - grace_hours * 3600
+        for draft in self._table.drafts():
+            if draft.stat().st_mtime < oldest:
+                draft.unlink(missing_ok=True)
+
+    def _run(self, version: int) -> None:
+        try:
+            segments = self._table.refresh().segments
+            limits = self._stream.retention_seconds, self._stream.retention_bytes
+            self.drop(segments[: plan_retention(segments, *limits)])
+            self.compact()
+            self.checkpoint()
+            if version % VACUUM_EVERY == 0:
+                self.vacuum()
+        except Exception as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
+            logger.warning("upkeep of stream %r failed: %s", self._stream.name, error)
+        finally:
+            self._running.release()
+
+    def _merge(self, run: Sequence[Segment]) -> int:
+        span = Span(run[0].span.floors, run[-1].span.heads, max(segment.span.time for segment in run))
+        nothing = np.full_like(span.floors, -1)
+        try:
+            batches = list(read_segments([segment.path for segment in run], nothing, span.heads))
+        except FileNotFoundError:  # another writer was quicker
+            return 0
+        rows = pa.Table.from_batches(batches, SCHEMA)
+        order = np.lexsort((rows["seq"].to_numpy(), rows["shard"].to_numpy()))
+        merged = write_segment(self._table.folder, rows.take(order), span)
+        if self._replace(run, [merged], data_change=False):
+            return len(run) - 1
+        merged.path.unlink(missing_ok=True)
+        return 0
+
+    def drop(self, old: Sequence[Segment]) -> None:
+        """Let go of these segments, which are the oldest."""
+        if not old:
+            return
+        last = old[-1].span
+        rest: list[Segment] = []
+        if len(old) == len(self._table.refresh().segments):  # an empty segment goes on saying where the shards end
+            rest = [write_segment(self._table.folder, SCHEMA.empty_table(), Span(last.heads, last.heads, last.time))]
+        self._replace(old, rest, data_change=True)
+
+    def _replace(self, old: Sequence[Segment], new: Sequence[Segment], *, data_change: bool) -> bool:
+        """Commit the exchange, whatever else is committed meanwhile; False if an old segment is not there any more."""
+        while True:
+            snapshot = self._table.refresh()
+            if any(segment.path.name not in snapshot.live for segment in old):
+                return False
+            if self._table.commit(snapshot.version + 1, new, old, data_change=data_change):
+                return True

@@ -1,0 +1,167 @@
+"""The Delta table under a log: its segments, version after version."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tidings.errors import LogMismatch, LogUnavailable
+from tidings.storage.delta_commits import Action, Commits, added, done, removed
+from tidings.updates import SCHEMA
+from tidings_connectors.delta.segments import Segment, Snapshot
+
+
+class SegmentTable:
+    """A Delta table as a set of segments. May be used from any thread."""
+
+    def __init__(self, folder: Path, stream: str, shards: int) -> None:
+        self.folder = folder
+        self.stream = stream
+        self.shards = shards
+        self._commits = Commits(folder)
+        self._lock = threading.Lock()
+        self._snapshot = self._load()
+
+    @classmethod
+    def create(cls, folder: Path, stream: str, shards: int) -> SegmentTable:
+        """Make the table, or open the one that was made for this stream."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        if folder.exists() and not (folder / "_delta_log").exists() and any(folder.iterdir()):
+            raise LogMismatch(f"{folder} is not empty and holds no log; name another folder for stream {stream!r}")
+        folder.mkdir(parents=True, exist_ok=True)
+        configuration = {
+            "tidings.stream": stream,
+            "tidings.shards": str(shards),
+            "delta.logRetentionDuration": "interval 1 hours",
+            "delta.deletedFileRetentionDuration": "interval 1 hours",
+        }
+        try:
+            DeltaTable.create(
+                folder, SCHEMA, "ignore", name=stream, configuration=configuration, raise_if_key_not_exists=False
+            )
+        except DeltaError as error:
+            raise LogUnavailable(f"no log can be made in {folder}: {error}") from None
+        return cls(folder, stream, shards)
+
+    def refresh(self) -> Snapshot:
+        """The newest state. Cheap when nothing has changed."""
+        with self._lock:
+            snapshot = self._snapshot
+            while (commit := self._commits.read(snapshot.version + 1)) is not None:
+                snapshot = self._apply(snapshot, commit)
+            if self._commits.checkpointed() > snapshot.version:  # the commits that would bring us there were cleaned up
+                snapshot = self._load()
+            self._snapshot = snapshot
+            return snapshot
+
+    def transaction(self, app: str) -> int:
+        """The number of the last transaction of this application, or -1."""
+        snapshot = self.refresh()
+        if app not in snapshot.transactions:
+            known = self.delta_table().transaction_version(app)
+            with self._lock:
+                transactions = {app: -1 if known is None else known, **self._snapshot.transactions}
+                self._snapshot = replace(self._snapshot, transactions=transactions)
+                return transactions[app]
+        return snapshot.transactions[app]
+
+    @property
+    def staging(self) -> Path:
+        """Rows on their way into an append; no Delta reader looks below a name that begins like this."""
+        return self.folder / "_staging"
+
+    def drafts(self) -> list[Path]:
+        """Commits and appends that were begun; those of a writer that died stay behind."""
+        return [*self._commits.drafts(), *self.staging.glob("*")]
+
+    def commit(
+        self,
+        version: int,
+        add: Iterable[Segment] = (),
+        remove: Iterable[Segment] = (),
+        *,
+        transaction: tuple[str, int] | None = None,
+        data_change: bool = True,
+    ) -> bool:
+        """Make this the table's next version; False, and nothing changed, if another writer made that version."""
+        add = list(add)
+        actions = [done(*transaction)] if transaction else []
+        actions += [removed(one.path.name, one.size, data_change=data_change) for one in remove]
+        actions += [
+            added(one.path.name, one.size, one.span.time, _statistics(one), data_change=data_change) for one in add
+        ]
+        if not self._commits.put(version, actions):
+            return False
+        with self._lock:
+            if self._snapshot.version == version - 1:  # spares the next refresh from reading what is known here
+                known = {segment.path.name: segment for segment in add}
+                applied = self._apply(self._snapshot, actions)
+                self._snapshot = replace(applied, live={**applied.live, **known})
+        return True
+
+    def _apply(self, snapshot: Snapshot, commit: list[Action]) -> Snapshot:
+        live = dict(snapshot.live)
+        transactions = dict(snapshot.transactions)
+        for action in commit:
+            if remove := action.get("remove"):
+                live.pop(unquote(remove["path"]), None)
+            elif add := action.get("add"):
+                if add.get("deletionVector"):
+                    raise LogMismatch(f"{self.folder} has deletion vectors, which a log cannot have")
+                path = unquote(add["path"])
+                live[path] = Segment(self.folder / path, add["size"], self.shards)
+            elif transaction := action.get("txn"):
+                transactions[transaction["appId"]] = transaction["version"]
+        return Snapshot(snapshot.version + 1, self.shards, live, transactions)
+
+    def _load(self) -> Snapshot:
+        table = self.delta_table()
+        configuration = table.metadata().configuration
+        found = configuration.get("tidings.stream"), configuration.get("tidings.shards")
+        if found != (self.stream, str(self.shards)):
+            held = f"stream {found[0]!r} with {found[1]} shards" if found[0] else "a table that is no log of tidings"
+            raise LogMismatch(f"{self.folder} holds {held}, not stream {self.stream!r} with {self.shards} shards")
+        if table.protocol().min_writer_version > 2:
+            raise LogMismatch(f"{self.folder} was upgraded to Delta features that a log cannot have")
+        actions = pa.table(table.get_add_actions(flatten=True))
+        live = {
+            unquote(path): Segment(self.folder / unquote(path), size, self.shards)
+            for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
+        }
+        return Snapshot(table.version(), self.shards, live)
+
+    def delta_table(self) -> Any:
+        """The table as delta-rs sees it."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError, TableNotFoundError
+
+        try:
+            return DeltaTable(self.folder)
+        except TableNotFoundError:
+            raise LogUnavailable(f"the log of stream {self.stream!r} is not to be found in {self.folder}") from None
+        except (DeltaError, OSError) as error:
+            raise LogUnavailable(f"the log of stream {self.stream!r} in {self.folder} is unreadable: {error}") from None
+
+
+def _statistics(segment: Segment) -> dict[str, Any]:
+    """Row count, and the bounds by which Delta readers skip files."""
+    metadata = pq.read_metadata(segment.path)
+    columns = {"shard": 0, "seq": 1}
+    found = {
+        name: [metadata.row_group(n).column(at).statistics for n in range(metadata.num_row_groups)]
+        for name, at in columns.items()
+    }
+    statistics: dict[str, Any] = {"numRecords": metadata.num_rows}
+    if metadata.num_rows:
+        statistics["minValues"] = {name: min(one.min for one in each) for name, each in found.items()}
+        statistics["maxValues"] = {name: max(one.max for one in each) for name, each in found.items()}
+    return statistics

@@ -1,0 +1,66 @@
+"""What a Delta table gives for a snapshot: its rows in one version, which stand after the changes of that version."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from tidings.errors import LogUnavailable
+from tidings.positions import Bounds
+from tidings_connectors.cdc import snapshot
+from tidings_connectors.cdc.snapshot import Piece, State
+from tidings_connectors.delta_cdf.columns import column_of
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+
+@dataclass(frozen=True)
+class Version:
+    """The table in one version. It has no order in which one could go on, so it is read from the beginning."""
+
+    schema: str
+    table: str
+    key: Sequence[str]
+    rows: DeltaTable
+    order: tuple[str, ...] = ()
+
+    def pieces(self, last: list[str] | None) -> Iterator[Piece]:
+        from deltalake import QueryBuilder
+        from deltalake.exceptions import DeltaError
+
+        try:
+            for batch in QueryBuilder().register("rows", self.rows).execute("SELECT * FROM rows"):
+                for start in range(0, batch.num_rows, snapshot.CHUNK):
+                    yield self._piece(pa.record_batch(batch).slice(start, snapshot.CHUNK))
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            raise LogUnavailable(f"table {self.schema}.{self.table} cannot be read: {error}") from None
+
+    def _piece(self, rows: Any) -> Piece:
+        return Piece([column_of(name, rows.column(name)) for name in rows.schema.names], None)
+
+
+class DeltaRows:
+    """A Delta table as a `Source` of snapshots."""
+
+    base = 2**30
+
+    def __init__(
+        self, place: Path, key: Sequence[str], newest: Callable[[], DeltaTable], held: Callable[[], Bounds]
+    ) -> None:
+        self._place = place
+        self._key = key
+        self._newest = newest
+        self.held = held
+
+    @contextlib.contextmanager
+    def state(self) -> Iterator[State]:
+        table = self._newest()
+        rows = Version(self._place.parent.name, self._place.name, self._key, table)
+        yield State(int(table.version()), datetime.now(UTC), [rows])

@@ -1,0 +1,1 @@
+"""MariaDB, tailed by its binary log. MySQL is refused, in a sentence."""

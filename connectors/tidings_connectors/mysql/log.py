@@ -1,0 +1,246 @@
+"""The MySQL/MariaDB log: the changes of tables, read from the server's row-based binary log. MariaDB only, so far.
+
+Address: `mysql:mysql://user@host:3306/database`. The options of the stream say which tables are watched, and what
+becomes of their rows; see `mysql_options` and `row_mapping`.
+
+A position is a GTID: the same on a primary and on its replicas, so that a reader can go on at another server. It is
+never a file and an offset, which differ from server to server.
+
+What a binary log does not tell: that a column is JSON, which in MariaDB is text; what an `ALTER TABLE ... TRUNCATE
+PARTITION` removed; and when an XA transaction is prepared, whether it will be committed, so its rows come then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from tidings.errors import LogUnavailable
+from tidings.logs import Reader
+from tidings.positions import Bounds, Position, Positions
+from tidings_connectors.cdc import base
+from tidings_connectors.cdc.base import Tailing
+from tidings_connectors.mysql import preflight
+from tidings_connectors.mysql.binlog import Feed, first_gtid
+from tidings_connectors.mysql.connection import POSITION_GONE, Connection, ServerError
+from tidings_connectors.mysql.mariadb_gtid import (
+    Gtid,
+    GtidState,
+    after_transaction,
+    check_held,
+    parse_state,
+    seq_in,
+)
+from tidings_connectors.mysql.options import MysqlOptions, Place, place_of
+from tidings_connectors.mysql.reader import MysqlReader
+from tidings_connectors.mysql.snapshot import MysqlTables
+
+if TYPE_CHECKING:
+    from tidings.streams import StreamDefinition
+
+FRESH = 0.2  # seconds for which bounds are not asked for again
+REMEMBERED = 64  # states that readers have met
+HIGH = 2**31  # ids of servers that we make up begin here; people number theirs from 1
+
+_readers = itertools.count()
+_salt = os.urandom(8).hex()
+
+
+class MysqlLog(Tailing):
+    """A `TailedLog` over the binary log. Made by `create` and `open`."""
+
+    def __init__(self, place: Place, stream: StreamDefinition, options: MysqlOptions) -> None:
+        super().__init__(stream, options)
+        self.options = options
+        self.shards = stream.shards
+        self.stream_name = stream.name
+        self._place = place
+        self._connection = Connection(place)
+        self._lock = threading.Lock()
+        self._log: tuple[float, Bounds] | None = None
+        self._bounds: dict[int, Bounds] = {}
+        self._known: dict[int, GtidState] = {}
+        self._first: tuple[str, Gtid] | None = None
+        self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
+        self._tables = MysqlTables(self._connection, options, lambda: self._logged(0))
+        self._snapshot_of(self._tables, stream.name)
+
+    def __repr__(self) -> str:
+        return f"MysqlLog({self.stream_name!r}, {str(self._place)!r})"
+
+    @classmethod
+    def create(cls, location: str, stream: StreamDefinition) -> MysqlLog:
+        """There is nothing to make but a snapshot, if one is wanted: the server has the log."""
+        return cls._made(location, stream, cls._begin)
+
+    @classmethod
+    def open(cls, location: str, stream: StreamDefinition) -> MysqlLog:
+        return cls._made(location, stream, cls._resume)
+
+    @classmethod
+    def _of(cls, location: str, stream: StreamDefinition) -> MysqlLog:
+        options = base.options_of(MysqlOptions, stream, "MariaDB")
+        return cls(place_of(location, options), stream, options)
+
+    @classmethod
+    def _made(cls, location: str, stream: StreamDefinition, begin: Callable[[MysqlLog], None]) -> MysqlLog:
+        log = cls._of(location, stream)
+        with contextlib.ExitStack() as failed:
+            failed.callback(log.close)
+            preflight.check(log._connection, log._server_id())
+            begin(log)
+            failed.pop_all()
+        return log
+
+    def _begin(self) -> None:
+        if self._snapshot is not None:
+            self._tables.check()  # even if one is only taken when something is lost: that is too late to be told
+            self._take()
+
+    def bounds(self) -> dict[int, Bounds]:
+        return self._held(FRESH)
+
+    def reader(self) -> Reader:
+        return self._merged(MysqlReader(self))
+
+    def confirm(self, upto: Positions) -> None:
+        """The server keeps its log by its own rules (`binlog_expire_logs_seconds`); a snapshot is ours."""
+        self._forget_snapshot(upto)
+
+    def distance(self, after: Position, upto: Position) -> int:
+        """In transactions."""
+        return upto.seq - after.seq
+
+    def close(self) -> None:
+        """Let go of all connections, those of readers too."""
+        with self._lock:
+            feeds = list(self._feeds)
+        for feed in feeds:
+            feed.close()
+        super().close()
+        self._connection.close()
+
+    # What readers need
+
+    def open_feed(self, seq: int) -> tuple[Feed, GtidState]:
+        """The log from this transaction on, or from one before it, and the state that it comes after."""
+        with self._lock:
+            known = max((number for number in self._known if number < max(seq, 1)), default=-1)
+            state = self._known.get(known)
+        if state is None or known < seq - 1:
+            written = self._state_before(seq)
+            state = written if state is None or seq_in(written, self.options.domain) > known else state
+        if seq_in(state, self.options.domain) >= max(seq, 1):
+            raise ServerError(f"MariaDB at {self._place} has just purged transaction {seq}", POSITION_GONE)
+        feed = Feed(self._place, state, self.options.watched, self._server_id())
+        with self._lock:
+            self._feeds.add(feed)
+        return feed, state
+
+    def remember(self, state: GtidState) -> None:
+        """A state that a reader has met: the server knows it."""
+        seq = seq_in(state, self.options.domain)
+        if not seq:
+            return
+        with self._lock:
+            self._known.pop(seq, None)
+            self._known[seq] = dict(state)
+            while len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
+
+    def forget(self) -> None:
+        """The server does not know what readers have met."""
+        with self._lock:
+            self._known.clear()
+
+    def check(self, after: Positions) -> None:
+        check_held(self.stream_name, self._held(0)[0], after)
+
+    # What the server says
+
+    def _held(self, age: float) -> dict[int, Bounds]:
+        """The bounds of all shards, not older than so many seconds: of the log, and of the snapshot before it."""
+        held = self._joined(self._logged(age))
+        with self._lock:
+            if self._bounds.get(0) != held:
+                self._bounds = dict.fromkeys(range(self.shards), held)
+            return self._bounds
+
+    def _logged(self, age: float) -> Bounds:
+        """What the server's own log holds."""
+        with self._lock:
+            known = self._log
+        if known is not None and time.monotonic() < known[0] + age:
+            return known[1]
+        asked = time.monotonic()
+        domain = self.options.domain
+        ((written, replicated),) = self._connection.ask("SELECT @@GLOBAL.gtid_binlog_pos, @@GLOBAL.gtid_slave_pos")
+        # A replica that has just been made from a copy has nothing in its log, and still stands where the copy stood.
+        last = seq_in(parse_state(written), domain) or seq_in(parse_state(replicated), domain)
+        held = Bounds(after_transaction(min(self._last_gone(last), last)), after_transaction(last))
+        with self._lock:
+            self._log = asked, held
+        return held
+
+    def _last_gone(self, last: int) -> int:
+        """The newest transaction of our domain that the log does not hold any more, or never did."""
+        file, state = self._oldest()
+        domain = self.options.domain
+        if domain in state:
+            return state[domain].seq
+        # Nothing of the domain was before this log. That does not mean that it holds its first transaction: the log of
+        # a server that was made from a copy begins anywhere.
+        if self._first is None or self._first[0] != file or self._first[1].seq > last:
+            first = first_gtid(self._place, state, domain, self._server_id()) if last else None
+            if first is None:
+                return last
+            self._first = file, first
+        return self._first[1].seq - 1
+
+    def _files(self) -> list[str]:
+        return [row[0] for row in self._connection.ask("SHOW BINARY LOGS")]
+
+    def _state_at(self, file: str) -> GtidState | None:
+        """The state at the beginning of a log; None if it was purged."""
+        ((text,),) = self._connection.ask("SELECT BINLOG_GTID_POS(%s, 4)", file)
+        return None if text is None else parse_state(text)
+
+    def _oldest(self) -> tuple[str, GtidState]:
+        for _ in range(10):
+            file = self._files()[0]
+            if (state := self._state_at(file)) is not None:
+                return file, state
+        raise LogUnavailable(f"MariaDB at {self._place} purges its binary logs faster than they can be looked at")
+
+    def _state_before(self, seq: int) -> GtidState:
+        """The state at the beginning of the newest log that does not begin after this transaction."""
+        files = self._files()
+        _, found = self._oldest()
+        low, high = 0, len(files)  # the log that is looked for is one of these
+        while high - low > 1:
+            middle = (low + high) // 2
+            state = self._state_at(files[middle])
+            if state is None or seq_in(state, self.options.domain) < seq:
+                low, found = middle, found if state is None else state
+            else:
+                high = middle
+        return found
+
+    # Smaller things
+
+    def _server_id(self) -> int:
+        """A number that no other reader has: a server ends the older of two that have the same."""
+        number = next(_readers)
+        if self.options.server_id is not None:
+            return self.options.server_id + number % 1000
+        name = f"{self.stream_name}/{socket.gethostname()}/{os.getpid()}/{_salt}/{number}"
+        return HIGH + xxhash.xxh3_64_intdigest(name.encode()) % (HIGH - 1)

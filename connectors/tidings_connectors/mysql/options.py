@@ -1,0 +1,96 @@
+"""Where a MariaDB is, and what a stream takes from it: the address and the options of the stream.
+
+The address is `mysql:mysql://user@host:3306/database`. It is kept in ZooKeeper, so it holds no password: that comes
+from the environment variable `MYSQL_PWD`, or from an option file in MySQL's own form, named by the option
+`defaults_file`. The database is only a part of the name: tables are named with theirs, and a reader needs no rights in
+any.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from pydantic import Field, field_validator
+
+from tidings.errors import InvalidOption
+from tidings_connectors.cdc.snapshot import SnapshotOptions
+
+FORM = "mysql:mysql://user@host:3306/database"
+MAX_SERVER_ID = 2**32 - 1
+
+
+class MysqlOptions(SnapshotOptions):
+    """The options of a stream: how rows become updates, and what is this connector's own."""
+
+    tables: Annotated[list[str], Field(min_length=1)]
+    """The tables that are watched, each as `database.table`."""
+    domain: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """The GTID domain whose transactions are read."""
+    server_id: Annotated[int, Field(ge=1, le=MAX_SERVER_ID - 1000)] | None = None
+    """The first of the numbers by which readers are known to the server; each takes the next."""
+    defaults_file: str | None = None
+    """An option file with the password, and with the keys and certificates for TLS if there are any."""
+
+    @field_validator("tables")
+    @classmethod
+    def _qualified(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if not all(name.partition(".")):
+                raise ValueError(f"{name!r} is no table: write database.table")
+        return names
+
+    @property
+    def watched(self) -> frozenset[tuple[str, str]]:
+        """The tables as pairs of database and table."""
+        return frozenset((database, table) for database, _, table in (name.partition(".") for name in self.tables))
+
+
+@dataclass(frozen=True)
+class Place:
+    """A server, and as whom one goes in."""
+
+    host: str
+    port: int
+    user: str
+    defaults_file: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def settings(self) -> dict[str, Any]:
+        """What PyMySQL needs to connect, the password among it: never to be printed."""
+        settings: dict[str, Any] = {"host": self.host, "port": self.port, "user": self.user, "charset": "utf8mb4"}
+        if self.defaults_file is not None:
+            if not Path(self.defaults_file).is_file():
+                raise InvalidOption(f"option 'defaults_file' names {self.defaults_file!r}, which is no file here")
+            settings["read_default_file"] = self.defaults_file
+        if password := os.environ.get("MYSQL_PWD"):
+            settings["password"] = password
+        return settings
+
+
+def place_of(location: str, options: MysqlOptions) -> Place:
+    """The server that an address names, without its scheme."""
+    try:
+        parts = urlsplit(location)
+        port = parts.port or 3306
+    except ValueError:
+        raise InvalidOption(f"the address of the log cannot be read: write {FORM}") from None
+    _check_address(parts)
+    return Place(parts.hostname or "", port, unquote(parts.username or ""), options.defaults_file)
+
+
+def _check_address(parts: SplitResult) -> None:
+    # The address is not shown: there may be a secret in it, in the right place or in a wrong one.
+    if (
+        parts.query
+        or parts.fragment
+        or parts.scheme not in ("mysql", "mariadb")
+        or not parts.hostname
+        or not parts.username
+    ):
+        raise InvalidOption(f"the address of the log cannot be read: write {FORM}")

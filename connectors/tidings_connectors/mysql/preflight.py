@@ -1,0 +1,63 @@
+"""What a server must be set to, looked at before anything is read.
+
+Each thing that is wrong is one sentence, which ends with the statement that mends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidings.errors import LogUnavailable
+from tidings_connectors.mysql.binlog import probe
+from tidings_connectors.mysql.connection import PRIVILEGE_MISSING, Connection, ServerError, account
+
+SETTINGS = {
+    "binlog_format": ("ROW", "rows that changed are not in the binary log"),
+    "binlog_row_image": ("FULL", "the binary log has parts of rows only"),
+    "binlog_row_metadata": ("FULL", "the binary log does not have the names of columns"),
+    "binlog_checksum": ("CRC32", "the client library misreads tables in a binary log without checksums"),
+    "log_bin_compress": ("OFF", "the client library cannot read compressed events"),
+}
+"""What each variable must be, and what is wrong if it is not."""
+
+
+def check(connection: Connection, server_id: int) -> None:
+    """Raise unless the server writes what is needed and lets us read it."""
+    place = connection.place
+    ((version, log_bin, user),) = connection.ask("SELECT VERSION(), @@GLOBAL.log_bin, CURRENT_USER()")
+    if "MariaDB" not in version:
+        raise LogUnavailable(
+            f"the server at {place} is MySQL {version}, whose GTIDs this connector does not read yet: it reads MariaDB"
+        )
+    if not log_bin:
+        raise LogUnavailable(
+            f"MariaDB at {place} writes no binary log: start it anew with log_bin = ON below [mariadbd] in its "
+            "option file"
+        )
+    values = dict(connection.ask("SHOW GLOBAL VARIABLES WHERE variable_name IN %s", tuple(SETTINGS)))
+    for name, (needed, wrong) in SETTINGS.items():
+        if name not in values:
+            raise LogUnavailable(f"MariaDB {version} at {place} is too old, as it has no {name}: 10.5 is the oldest")
+        if values[name] != needed:
+            raise LogUnavailable(
+                f"MariaDB at {place} has {name} = {values[name]}, so {wrong}: SET GLOBAL {name} = '{needed}'"
+            )
+    _check_privileges(connection, user, server_id)
+
+
+def _check_privileges(connection: Connection, user: str, server_id: int) -> None:
+    """Try what a reader does: there is no other way to know what a user may do."""
+    tries: dict[str, Callable[[], object]] = {
+        "BINLOG MONITOR": lambda: connection.ask("SHOW BINARY LOGS"),
+        "REPLICATION SLAVE": lambda: probe(connection.place, server_id),
+    }
+    for privilege, attempt in tries.items():
+        try:
+            attempt()
+        except ServerError as error:
+            if error.code != PRIVILEGE_MISSING:
+                raise
+            raise LogUnavailable(
+                f"user {user.rpartition('@')[0]!r} of MariaDB at {connection.place} may not read the binary log: "
+                f"GRANT {privilege} ON *.* TO {account(user)}"
+            ) from error

@@ -1,0 +1,245 @@
+"""Rows of the binary log become changes: what a table looks like there, and columns of what happened to it.
+
+A table's form comes from the log alone, from the event before the rows: by the time that they are read the table itself
+may have other columns.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidings.errors import LogUnavailable
+from tidings_connectors.cdc.mapping import DELETE, INSERT, TRUNCATE, UPDATE, Changes, Column, RowMapping, fields
+from tidings_connectors.mysql.values import Reading, reading_of
+
+Image = list[Any]
+"""A row: a raw value a column; None where it is NULL."""
+
+UNKNOWN = object()
+"""Stands in an image for a value that the log does not have."""
+
+HIDDEN = re.compile(r"DB_ROW_HASH_\d+")
+"""A column that the server adds to a table with a unique key of any length, and shows to nobody."""
+
+_NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[\w$]+)"
+_COMMENT = r"(?:\s|/\*.*?\*/|--\s[^\n]*\n|\#[^\n]*\n)*"
+_TRUNCATE = re.compile(
+    rf"{_COMMENT}TRUNCATE{_COMMENT}(?:TABLE\b)?{_COMMENT}({_NAME})(?:\s*\.\s*({_NAME}))?", re.IGNORECASE | re.DOTALL
+)
+
+_SAVEPOINT = re.compile(rf"(?:(SAVEPOINT)|ROLLBACK\s+TO(?:\s+SAVEPOINT)?)\s+({_NAME})", re.IGNORECASE)
+
+
+@dataclass(frozen=True, eq=False)
+class Shape:
+    """A table as the log describes it."""
+
+    schema: str
+    table: str
+    names: tuple[str, ...]
+    key: tuple[str, ...]
+    readings: tuple[Reading, ...]
+
+    @property
+    def key_places(self) -> tuple[int, ...]:
+        return tuple(map(self.names.index, self.key))
+
+    def images(self, data: bytes, *present: bytes) -> Iterator[list[Image]]:
+        """The rows of an event, each as its images: one, or those before and after an update.
+
+        `present` says, for each kind of image, which columns are in it.
+        """
+        parts = [self._parts(bitmap) for bitmap in present]
+        at, end = 0, len(data)
+        while at < end:
+            images = []
+            for takes, places in parts:
+                image, at = _image(takes, data, at)
+                if places is not None:
+                    whole = [UNKNOWN] * len(self.names)
+                    for place, value in zip(places, image, strict=True):
+                        whole[place] = value
+                    image = whole
+                images.append(image)
+            yield images
+
+    def _parts(self, bitmap: bytes) -> tuple[list[Any], list[int] | None]:
+        """What is to be taken for an image, and to which columns it goes if it is not all of them."""
+        places = [place for place in range(len(self.names)) if bitmap[place >> 3] >> (place & 7) & 1]
+        takes = [self.readings[place].take for place in places]
+        return takes, None if len(places) == len(self.names) else places
+
+
+def shape_of(event: Any) -> Shape:
+    """The table that an event of the client library describes."""
+    if not event.optional_metadata.column_name_list:
+        raise LogUnavailable(
+            f"the binary log has rows of {event.schema}.{event.table} without names of columns, since they were "
+            "written before binlog_row_metadata was FULL: to go on without them, FLUSH BINARY LOGS and then "
+            "PURGE BINARY LOGS BEFORE NOW()"
+        )
+    names = tuple(column.name for column in event.columns)
+    places = event.optional_metadata.simple_primary_key_list or list(event.optional_metadata.primary_keys_with_prefix)
+    readings = tuple(map(reading_of, event.columns))
+    return Shape(event.schema, event.table, names, tuple(names[place] for place in places), readings)
+
+
+def _image(takes: list[Any], data: bytes, at: int) -> tuple[Image, int]:
+    size = (len(takes) + 7) >> 3
+    nulls = int.from_bytes(data[at : at + size], "little") & (1 << len(takes)) - 1
+    at += size
+    image: Image = []
+    add = image.append
+    if not nulls:
+        for take in takes:
+            value, at = take(data, at)
+            add(value)
+        return image, at
+    for take in takes:
+        if nulls & 1:
+            add(None)
+        else:
+            value, at = take(data, at)
+            add(value)
+        nulls >>= 1
+    return image, at
+
+
+@dataclass
+class Draft:
+    """Changes of one table, gathered row by row."""
+
+    shape: Shape
+    images: list[Image] = field(default_factory=list)
+    operations: list[str] = field(default_factory=list)
+    seqs: list[int] = field(default_factory=list)
+    indexes: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+    partial: bool = False
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def add(self, changes: Sequence[tuple[str, Image]], seq: int, first: int, time: int) -> None:
+        """Add changes with successive indexes from `first`."""
+        count = len(changes)
+        self.operations += [operation for operation, _ in changes]
+        self.images += [image for _, image in changes]
+        self.seqs += [seq] * count
+        self.indexes += range(first, first + count)
+        self.times += [time] * count
+
+    def changes(self) -> Changes:
+        """The changes, column by column."""
+        shape = self.shape
+        columns = [
+            self._column(name, reading, values)
+            for name, reading, values in zip(shape.names, shape.readings, zip(*self.images, strict=True), strict=True)
+            if not HIDDEN.fullmatch(name)
+        ]
+        return _changes(shape.schema, shape.table, columns, shape.key, self)
+
+    def _column(self, name: str, reading: Reading, values: Sequence[Any]) -> Column:
+        unknown = None
+        if self.partial and UNKNOWN in values:
+            unknown = pa.array([value is UNKNOWN for value in values])
+            values = [None if value is UNKNOWN else value for value in values]
+        return Column(name, reading.text(values), reading.kind, unknown)
+
+
+def changed(draft: Draft, operation: str, data: bytes, *present: bytes) -> list[tuple[str, Image]]:
+    """What the rows of an event say. An update that changes the key is two: the old object goes, a new one comes."""
+    shape = draft.shape
+    full = all(_full(bitmap, len(shape.names)) for bitmap in present)
+    draft.partial |= not full
+    if operation != UPDATE:
+        return [(operation, images[0]) for images in shape.images(data, *present)]
+    changes = []
+    key = shape.key_places
+    for before, after in shape.images(data, *present):
+        if not full:
+            after = [old if new is UNKNOWN else new for old, new in zip(before, after, strict=True)]
+        if any(before[place] != after[place] for place in key):
+            changes.append((DELETE, before))
+        changes.append((UPDATE, after))
+    return changes
+
+
+def _full(bitmap: bytes, count: int) -> bool:
+    return int.from_bytes(bitmap, "little") & (1 << count) - 1 == (1 << count) - 1
+
+
+def truncated(schema: str, table: str, mapping: RowMapping, seq: int, index: int, time: int) -> Changes:
+    """The change that empties a table. Columns that the mapping asks for are NULL: no row is meant."""
+    draft = Draft(Shape(schema, table, (), (), ()))
+    draft.add([(TRUNCATE, [])], seq, index, time)
+    names = {name for _, name in fields(mapping.object)} | {mapping.version, mapping.shard}
+    names -= {None, "schema", "table", "key"}
+    columns = [Column(name, pa.nulls(1, pa.string())) for name in names if name]
+    return _changes(schema, table, columns, (), draft)
+
+
+def truncated_table(database: str, statement: str) -> tuple[str, str] | None:
+    """The database and table that a statement truncates, or None if it does something else.
+
+    >>> truncated_table("shop", "TRUNCATE TABLE `odd ``name`")
+    ('shop', 'odd `name')
+    >>> truncated_table("shop", "truncate other . items /* generated by server */")
+    ('other', 'items')
+    >>> truncated_table("shop", "DROP TABLE items")
+    """
+    found = _TRUNCATE.match(statement)
+    if found is None:
+        return None
+    first, second = found.groups()
+    return (_bare(first), _bare(second)) if second else (database, _bare(first))
+
+
+def savepoint_of(statement: str) -> tuple[bool, str] | None:
+    """The savepoint that a statement makes, or goes back to, which is True; None if it does something else.
+
+    >>> savepoint_of("ROLLBACK TO `here`"), savepoint_of("SAVEPOINT `here`"), savepoint_of("XA END 1")
+    ((True, 'here'), (False, 'here'), None)
+    """
+    found = _SAVEPOINT.fullmatch(statement)
+    return (found[1] is None, _bare(found[2]).lower()) if found else None
+
+
+def _bare(name: str) -> str:
+    mark = name[0]
+    return name[1:-1].replace(mark * 2, mark) if mark in '`"' else name
+
+
+def _changes(schema: str, table: str, columns: Sequence[Column], key: Sequence[str], draft: Draft) -> Changes:
+    times = pa.array(np.array(draft.times, np.int64) * 1_000_000).cast(pa.timestamp("us", "UTC"))
+    operations = pa.array(draft.operations, pa.string())
+    return Changes(
+        schema,
+        table,
+        columns,
+        key,
+        operations,
+        np.array(draft.seqs, np.int64),
+        np.array(draft.indexes, np.int32),
+        times,
+    )
+
+
+__all__ = [
+    "DELETE",
+    "INSERT",
+    "UPDATE",
+    "Draft",
+    "Shape",
+    "changed",
+    "savepoint_of",
+    "shape_of",
+    "truncated",
+    "truncated_table",
+]

@@ -1,0 +1,1 @@
+"""PostgreSQL, tailed by logical replication."""

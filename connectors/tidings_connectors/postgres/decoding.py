@@ -1,0 +1,260 @@
+"""What `pgoutput` sends, decoded for many messages at once.
+
+A message is a tag and its fields. Of a batch of messages only those that say what a table looks like are read one by
+one; the transactions' marks and the rows are read column by column over all messages, as numpy and Arrow do it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidings.errors import LogUnavailable
+from tidings_connectors.cdc.mapping import DELETE, INSERT, TRUNCATE, UPDATE, Changes, Column
+from tidings_connectors.postgres.columns import NULL, UNCHANGED, Bytes, Ints, Mask, Texts, cut_columns, int32, int64
+from tidings_connectors.postgres.relations import KeyOf, Relation, as_json, parse_relation
+
+EPOCH = 946_684_800_000_000  # microseconds from 1970 to 2000, where PostgreSQL's times begin
+BEGIN, COMMIT, RELATION, TRUNCATED = map(ord, "BCRT")
+INSERTED, UPDATED, DELETED = map(ord, "IUD")
+NEW, KEY = map(ord, "NK")
+ROW_TAGS = b"IUDT"
+ROWS = np.zeros(256, bool)
+ROWS[list(ROW_TAGS)] = True
+
+
+class Batch(NamedTuple):
+    """Changes of one table, and the place of each among all changes that were decoded with them."""
+
+    changes: Changes
+    order: Ints
+
+
+class Decoder:
+    """Decodes the messages of one replication connection, from its first one on.
+
+    Between two calls it remembers the tables, and how far it is in a transaction that is not over.
+    """
+
+    def __init__(self, key_of: KeyOf) -> None:
+        self._key_of = key_of
+        self._relations: dict[int, Relation] = {}
+        self.open = False
+        """Whether a transaction has begun and is not over."""
+        self.seq = -1
+        """The number of the newest transaction: where its commit is in the WAL."""
+        self.rows = 0
+        """How many changes of that transaction were decoded."""
+        self.end = 0
+        """Where the newest commit ends in the WAL."""
+        self._time = 0
+
+    def decode(self, messages: Sequence[bytes]) -> list[Batch]:
+        """The changes in these messages."""
+        if not messages:
+            return []
+        lengths = np.fromiter(map(len, messages), np.int64, len(messages))
+        starts = np.cumsum(lengths) - lengths
+        joined = b"".join([*messages, bytes(8)])  # so that a number can be looked for at the very end
+        data = np.frombuffer(joined, np.uint8)
+        tags = data[starts]
+        groups = self._groups(messages, data, starts, tags)
+        row_at = np.flatnonzero(ROWS[tags])
+        counts = np.ones(len(messages), np.int64)
+        for group in groups:
+            counts[group.at] = group.counts
+        places = np.cumsum(counts[row_at]) - counts[row_at]
+
+        begins = np.flatnonzero(tags == BEGIN)
+        seqs = np.concatenate([[self.seq], int64(data, starts[begins] + 1)])
+        times = np.concatenate([[self._time], int64(data, starts[begins] + 9) + EPOCH])
+        of_row = np.cumsum(tags == BEGIN)[row_at]  # the transaction of each row; 0 is the one that was open before
+        first = places[np.searchsorted(of_row, of_row)]
+        indexes = places - first + np.where(of_row == 0, self.rows, 0)
+
+        made = []
+        for group in groups:
+            rows = np.searchsorted(row_at, group.at)
+            within = group.within
+            pick = np.repeat(rows, group.counts) if within is None else rows
+            sub = _subnumbers(group.counts) if within is None else within
+            changes = group.make(
+                seqs[of_row[pick]],
+                (indexes[pick] + sub).astype(np.int32),
+                pa.array(times[of_row[pick]]).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")),
+            )
+            made.append(Batch(changes, places[pick] + sub))
+        self._go_on(data, starts, tags, begins, seqs, times, row_at, counts)
+        return made
+
+    def _go_on(
+        self,
+        data: Bytes,
+        starts: Ints,
+        tags: Bytes,
+        begins: Ints,
+        seqs: Ints,
+        times: Ints,
+        row_at: Ints,
+        counts: Ints,
+    ) -> None:
+        """Remember where the batch ended."""
+        commits = np.flatnonzero(tags == COMMIT)
+        last_begin = int(begins[-1]) if len(begins) else -1
+        if len(commits):
+            self.end = int(int64(data, starts[commits[-1:]] + 10)[0])
+        if len(begins) or len(commits):
+            self.open = last_begin > (int(commits[-1]) if len(commits) else -1)
+        since = row_at[np.searchsorted(row_at, last_begin + 1) :] if len(begins) else row_at
+        self.rows = (0 if len(begins) else self.rows) + int(counts[since].sum())
+        self.seq, self._time = int(seqs[-1]), int(times[-1])
+
+    def _groups(self, messages: Sequence[bytes], data: Bytes, starts: Ints, tags: Bytes) -> list[_Rows | _Truncations]:
+        """The messages with rows, by table, and by what the table looked like at that time."""
+        described: dict[int, list[tuple[int, Relation]]] = {}
+        for at in np.flatnonzero(tags == RELATION).tolist():
+            relation = parse_relation(messages[at], self._key_of)
+            described.setdefault(relation.oid, []).append((at, relation))
+        row_at = np.flatnonzero(ROWS[tags] & (tags != TRUNCATED))
+        oids = int32(data, starts[row_at] + 1)
+        groups: list[_Rows | _Truncations] = []
+        for oid in np.unique(oids).tolist():
+            members = row_at[oids == oid]
+            for first, end, relation in self._spans(oid, described, len(messages)):
+                part = members[np.searchsorted(members, first) : np.searchsorted(members, end)]
+                if len(part):
+                    groups.append(_Rows(relation, part, data, starts[part], tags[part]))
+        for at in np.flatnonzero(tags == TRUNCATED).tolist():
+            count = struct.unpack_from("!i", messages[at], 1)[0]
+            truncated = struct.unpack_from(f"!{count}I", messages[at], 6)
+            for number, oid in enumerate(truncated):
+                spans = self._spans(oid, described, len(messages))
+                relation = next(relation for first, end, relation in spans if first <= at < end)
+                groups.append(_Truncations(relation, np.array([at]), count, number))
+        for oid, versions in described.items():
+            self._relations[oid] = versions[-1][1]
+        return groups
+
+    def _spans(
+        self, oid: int, described: dict[int, list[tuple[int, Relation]]], end: int
+    ) -> Iterator[tuple[int, int, Relation]]:
+        """From which message to which one a table looks like what."""
+        versions = described.get(oid, [])
+        if oid in self._relations:
+            versions = [(0, self._relations[oid]), *versions]
+        if not versions:
+            raise LogUnavailable(f"PostgreSQL sent a row of table {oid} and did not say what that table looks like")
+        ends = [at for at, _ in versions[1:]] + [end]
+        return ((first, last, relation) for (first, relation), last in zip(versions, ends, strict=True))
+
+
+class _Truncations:
+    """One table of a message that several may have been truncated."""
+
+    def __init__(self, relation: Relation, at: Ints, count: int, number: int) -> None:
+        self.at = at
+        self.counts = np.array([count])
+        self.within = np.array([number])
+        self._relation = relation
+
+    def make(self, seqs: Ints, indexes: npt.NDArray[np.int32], times: pa.TimestampArray) -> Changes:
+        """The change."""
+        nothing, unknown = pa.nulls(1, pa.string()), pa.array([True])
+        columns = [Column(field.name, nothing, field.kind, unknown) for field in self._relation.fields]
+        return _changes(self._relation, columns, pa.array([TRUNCATE]), seqs, indexes, times)
+
+
+class _Rows:
+    """Inserts, updates and deletes of one table, in their order; an update of the key is two changes."""
+
+    within = None
+
+    def __init__(self, relation: Relation, at: Ints, data: Bytes, starts: Ints, tags: Bytes) -> None:
+        self.at = at
+        self._relation = relation
+        self._data = data
+        marks = data[starts + 5]
+        first, ends = cut_columns(data, starts + 6, len(relation.fields))
+        both = np.flatnonzero((tags == UPDATED) & (marks != NEW))  # an old row, and then a new one
+        self.counts = np.ones(len(at), np.int64)
+        if len(both) == 0:
+            self._values = first
+            self._tags, self._by_key = tags, marks == KEY
+            return
+        second, _ = cut_columns(data, ends[both] + 1, len(relation.fields))
+        changed = self._key_changed([one.pick(both) for one in first], second)
+        self.counts[both[changed]] = 2
+        # Which message each change is of, and whether it is the old row of it or the new one.
+        member = np.repeat(np.arange(len(at)), self.counts)
+        old = np.ones(len(at), bool)
+        old[both] = False
+        is_old = old[member] | ((self.counts[member] == 2) & (_subnumbers(self.counts) == 0))
+        place = np.zeros(len(at), np.int64)
+        place[both] = np.arange(len(both))
+        self._values = [
+            one.pick(member).replaced(~is_old, other.pick(place[member[~is_old]]))
+            for one, other in zip(first, second, strict=True)
+        ]
+        self._tags = np.where((self.counts[member] == 2) & is_old, DELETED, tags[member])
+        self._by_key = is_old & (marks[member] == KEY)
+
+    def _key_changed(self, old: list[Texts], new: list[Texts]) -> Mask:
+        changed = np.zeros(len(new[0].kinds) if new else 0, bool)
+        for field, before, after in zip(self._relation.fields, old, new, strict=True):
+            if field.name in self._relation.key:
+                same = pc.equal(before.array(self._data), after.array(self._data))
+                said = (after.kinds != UNCHANGED) & (before.kinds != NULL)
+                changed |= said & ~pc.fill_null(same, False).to_numpy(zero_copy_only=False)
+        return changed
+
+    def make(self, seqs: Ints, indexes: npt.NDArray[np.int32], times: pa.TimestampArray) -> Changes:
+        """The changes."""
+        columns = []
+        for field, texts in zip(self._relation.fields, self._values, strict=True):
+            unknown = texts.kinds == UNCHANGED
+            if not field.identity:
+                unknown |= self._by_key & (self._tags == DELETED)
+            columns.append(
+                Column(
+                    field.name,
+                    as_json(texts.array(self._data), field.kind),
+                    field.kind,
+                    pa.array(unknown) if unknown.any() else None,
+                )
+            )
+        if (self._tags == self._tags[0]).all():
+            operations = pa.repeat(pa.scalar(_OPERATIONS[int(self._tags[0])]), len(seqs))
+        else:
+            operations = _NAMES.take(pa.array(np.searchsorted(_TAGS, self._tags)))
+        return _changes(self._relation, columns, operations, seqs, indexes, times)
+
+
+_OPERATIONS = {DELETED: DELETE, INSERTED: INSERT, UPDATED: UPDATE}
+_TAGS = np.array(sorted(_OPERATIONS))
+_NAMES = pa.array([_OPERATIONS[tag] for tag in sorted(_OPERATIONS)])
+
+
+def _changes(
+    relation: Relation,
+    columns: list[Column],
+    operations: pa.StringArray,
+    seqs: Ints,
+    indexes: npt.NDArray[np.int32],
+    times: pa.TimestampArray,
+) -> Changes:
+    return Changes(relation.schema, relation.table, columns, relation.key, operations, seqs, indexes, times)
+
+
+def _subnumbers(counts: Ints) -> Ints:
+    """0 to count - 1 for each count, one after the other.
+
+    >>> _subnumbers(np.array([1, 2, 1])).tolist()
+    [0, 0, 1, 0]
+    """
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)

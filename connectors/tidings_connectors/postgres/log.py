@@ -1,0 +1,141 @@
+"""The change log of a PostgreSQL database, tailed through logical decoding with `pgoutput`.
+
+Address: `postgres:<connection string>`, as in `postgres:postgresql://tail@127.0.0.1:5432/shop` or
+`postgres:service=shop`; a password comes from PGPASSWORD, a passfile or a service, never from the address. The server
+is PostgreSQL 12 or later with `wal_level = logical`, a publication says which tables, and the role needs LOGIN and
+REPLICATION.
+
+A position's `seq` is where the transaction's commit is in the WAL, as a number; its `index` counts the rows of the
+transaction. The stream has one replication slot, which is never read from: it stands where the slowest flow stands, so
+that the server keeps what is still needed, and each reader reads a copy of it that goes with its connection. So a
+server needs a replication slot for each stream and each reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tidings.logs import Reader
+from tidings.positions import Bounds, Position, Positions
+from tidings_connectors.cdc.base import Tailing
+from tidings_connectors.postgres.connections import Asking, Server
+from tidings_connectors.postgres.options import PostgresOptions, options_of
+from tidings_connectors.postgres.preflight import check_server
+from tidings_connectors.postgres.reader import Heartbeat, PostgresReader
+from tidings_connectors.postgres.slots import FRESH, Slot, State
+from tidings_connectors.postgres.snapshot import PostgresTables
+
+if TYPE_CHECKING:
+    from tidings.streams import StreamDefinition
+
+ROW_BYTES = 200  # of WAL, as a guess
+
+
+class PostgresLog(Tailing):
+    """A `TailedLog` over a replication slot. Made by `create` and `open`."""
+
+    def __init__(self, server: Server, stream: StreamDefinition, options: PostgresOptions) -> None:
+        super().__init__(stream, options)
+        self._server = server
+        self._options: PostgresOptions = options
+        self._asking = Asking(server)
+        self._slot = Slot(server, self._asking, stream.name, options.slot)
+        self._heartbeat = Heartbeat(server, self._asking, self._slot, options.heartbeat)
+        self._snapshot_of(PostgresTables(server, self._slot, options.publication), options.slot)
+        self._bounds: dict[int, Bounds] = {}
+        self._lock = threading.Lock()
+        self._readers: set[PostgresReader] = set()
+
+    @classmethod
+    def create(cls, location: str, stream: StreamDefinition) -> PostgresLog:
+        log = cls._of(location, stream)
+        with log._closed_on_error():
+            there = log._slot.there()
+            log._check(slots=1 if there else 2)
+            if log._snapshot is not None and log._options.snapshot:
+                log._snapshot.take(again=not there)  # which makes the slot
+            elif not there:
+                log._slot.create()
+            return log
+
+    @classmethod
+    def open(cls, location: str, stream: StreamDefinition) -> PostgresLog:
+        log = cls._of(location, stream)
+        with log._closed_on_error():
+            log._check(slots=1)
+            if log._snapshot is not None and log._options.on_data_loss == "snapshot" and not log._slot.there():
+                log._snapshot.begin(again=True)
+            log._slot.state()
+            log._resume()
+            return log
+
+    @classmethod
+    def _of(cls, location: str, stream: StreamDefinition) -> PostgresLog:
+        return cls(Server(location), stream, options_of(stream))
+
+    def _abandon(self) -> None:
+        self._slot.drop()
+        super()._abandon()
+
+    def bounds(self) -> dict[int, Bounds]:
+        state = self._state(FRESH)
+        now = Bounds(state.floor, state.head)
+        with self._lock:
+            if self._bounds.get(0) != now:
+                self._bounds = dict.fromkeys(range(self._stream.shards), now)
+            return self._bounds
+
+    def reader(self) -> Reader:
+        """A reader, for one who reads on and on; it holds a connection and a temporary replication slot."""
+        plain = PostgresReader(
+            self._server, self._asking, self._slot, self._options, self._stream.shards, self._heartbeat, self._forget
+        )
+        with self._lock:
+            self._readers.add(plain)
+        return self._merged(plain)
+
+    def check(self, after: Positions) -> None:
+        self._slot.check(self._state(), after)
+
+    def confirm(self, upto: Positions) -> None:
+        """Move the slot to the last of these positions; a shard that is not named has passed nothing."""
+        # A transaction that has only begun to be read is sent again from here, and so is the one that ends here.
+        self._slot.advance(min(upto[shard].seq for shard in range(self._stream.shards)))
+        self._forget_snapshot(upto)
+
+    def distance(self, after: Position, upto: Position) -> int:
+        """About how many rows lie between, by the bytes of WAL."""
+        return max(0, upto.seq - after.seq) // ROW_BYTES
+
+    def close(self) -> None:
+        with self._lock:
+            readers = list(self._readers)
+        for reader in readers:
+            reader.close()
+        super().close()
+        self._slot.close()
+        self._asking.close()
+
+    def _check(self, *, slots: int) -> None:
+        check_server(self._server, self._asking, self._slot, self._options.publication, slots=slots)
+
+    @contextlib.contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        with contextlib.ExitStack() as failed:
+            failed.callback(self.close)
+            yield
+            failed.pop_all()
+
+    def _state(self, age: float = 0.0) -> State:
+        """What is held: by the slot, and before it the snapshot, if it joins on."""
+        state = self._slot.state(age)
+        if state.lost:
+            return state
+        return state._replace(floor=self._joined(Bounds(state.floor, state.head)).floor)
+
+    def _forget(self, reader: PostgresReader) -> None:
+        with self._lock:
+            self._readers.discard(reader)

@@ -1,0 +1,48 @@
+"""What a stream says of the database that it tails: the address of the server, and the options."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import xxhash
+from pydantic import Field
+
+from tidings_connectors.cdc import base
+from tidings_connectors.cdc.snapshot import SnapshotOptions
+
+if TYPE_CHECKING:
+    from tidings.streams import StreamDefinition
+
+MAX_NAME = 63  # bytes of a name in PostgreSQL
+
+
+class PostgresOptions(SnapshotOptions):
+    """The options of a stream that tails a PostgreSQL database: those of every datastore, and these."""
+
+    publication: str = Field(min_length=1, max_length=MAX_NAME)
+    """Which tables and which operations: what `CREATE PUBLICATION` made."""
+    slot: str = Field("", pattern="^[a-z0-9_]{0,63}$")
+    """The replication slot that keeps the log for us; without a name it is called after the stream."""
+    heartbeat: float = Field(30.0, ge=0)
+    """After how many seconds without a row a sign of life is written to the WAL; 0 for never."""
+
+
+def options_of(stream: StreamDefinition) -> PostgresOptions:
+    """The options of a stream; `InvalidOption` says which are there if one is not known."""
+    options = base.options_of(PostgresOptions, stream, "PostgreSQL")
+    return options if options.slot else options.model_copy(update={"slot": slot_name(stream.name)})
+
+
+def slot_name(stream: str) -> str:
+    """The name of a stream's slot, of the letters that PostgreSQL allows there.
+
+    >>> slot_name("shop")
+    'tidings_shop'
+    >>> slot_name("Shop-EU")
+    'tidings_shop_eu_2bb4c0'
+    """
+    plain = re.sub(r"[^a-z0-9_]", "_", stream.lower())
+    if plain == stream and len(plain) <= MAX_NAME - 8:
+        return f"tidings_{plain}"
+    return f"tidings_{plain[: MAX_NAME - 15]}_{xxhash.xxh3_64_hexdigest(stream.encode())[:6]}"

@@ -1,0 +1,314 @@
+"""Reading on and on in the log of a PostgreSQL database."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import select
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from tidings.errors import InvalidPosition, LogUnavailable
+from tidings.logs import Read, ends
+from tidings.positions import Position, Positions
+from tidings.updates import SCHEMA
+from tidings_connectors.cdc.mapping import updates_of
+from tidings_connectors.cdc.positions import chosen, later
+from tidings_connectors.postgres.connections import (
+    INSUFFICIENT_PRIVILEGE,
+    LIMIT_EXCEEDED,
+    READ_ONLY,
+    UNDEFINED_OBJECT,
+    Asking,
+    Broken,
+    Error,
+    Server,
+    quoted_name,
+    quoted_text,
+    speaking,
+    unavailable,
+)
+from tidings_connectors.postgres.decoding import ROW_TAGS, Batch, Decoder
+from tidings_connectors.postgres.options import PostgresOptions
+from tidings_connectors.postgres.slots import FRESH, Slot, lsn_text
+
+WAIT = 0.05  # seconds that a read waits for something to come
+LINGER = 0.001  # and for more, when something came
+LONGEST = 0.1  # and for more and more
+BATCH_BYTES = 32 * 2**20
+STATUS_SECONDS = 5
+
+KEY = """
+SELECT attribute.attname FROM pg_index index
+JOIN pg_attribute attribute ON attribute.attrelid = index.indrelid
+  AND attribute.attnum = ANY ((index.indkey::int2[])[0:index.indnkeyatts - 1])
+WHERE index.indrelid = %s AND index.indisprimary
+"""
+
+logger = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Writes a sign of life to the WAL when no row came for a while, for all readers of a log together.
+
+    So the place up to which all is read moves on in an idle database too, past the WAL of others.
+    """
+
+    def __init__(self, server: Server, asking: Asking, slot: Slot, seconds: float) -> None:
+        self._server = server
+        self._asking = asking
+        self._slot = slot
+        self._seconds = seconds
+        self._lock = threading.Lock()
+        self._last = time.monotonic()
+
+    def row_came(self) -> None:
+        """Not idle."""
+        self._last = time.monotonic()
+
+    def idle(self) -> None:
+        """No row came. Writes, if it is time."""
+        if not self._seconds or time.monotonic() - self._last < self._seconds:
+            return
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._last = time.monotonic()
+            if not self._slot.state(FRESH).recovering:
+                self._asking.rows("SELECT pg_logical_emit_message(false, 'tidings', '')")
+        except Error as error:
+            if error.pgcode not in (INSUFFICIENT_PRIVILEGE, READ_ONLY):
+                raise unavailable(self._server, error) from error
+            self._seconds = 0
+            logger.warning("no signs of life in an idle database: %s", unavailable(self._server, error))
+        finally:
+            self._lock.release()
+
+
+class PostgresReader:
+    """A `Reader` with a replication connection, and a copy of the slot that goes with it."""
+
+    def __init__(
+        self,
+        server: Server,
+        asking: Asking,
+        slot: Slot,
+        options: PostgresOptions,
+        shards: int,
+        heartbeat: Heartbeat | None = None,
+        on_close: Callable[[PostgresReader], None] | None = None,
+    ) -> None:
+        self._server = server
+        self._asking = asking
+        self._slot = slot
+        self._options = options
+        self._shards = shards
+        self._heartbeat = heartbeat
+        self._on_close = on_close
+        self._closed = False
+        self._connection: Any = None
+        self._cursor: Any = None
+        self._polling = select.poll()
+        self._decoder = Decoder(self._key_of)
+        self._start = Position(0, -1)
+        self._read_upto = 0
+        """Where in the WAL all transactions were read that are over."""
+        self._seen: dict[int, Position] = {}
+        """The last row of each shard that came, whether it was asked for or not."""
+
+    def read(self, after: Positions, limit: int) -> Read:
+        """The next rows, as `Reader` says it."""
+        if len(after) == 0:
+            return Read(SCHEMA.empty_table(), after)
+        if max(after) >= self._shards:
+            raise InvalidPosition(f"the stream has shards 0 to {self._shards - 1}, not {max(after)}")
+        fresh = not self._goes_on(after)
+        if fresh:
+            self._open(after)
+        try:
+            rows = self._next(after, limit)
+        except Error as error:
+            self._drop()
+            if fresh or not _broken(error):
+                raise self._reason(error) from error
+            try:  # the server has ended the connection since the last read, or is just coming back
+                self._open(after)
+                rows = self._next(after, limit)
+            except Error as again:
+                self._drop()
+                raise self._reason(again) from again
+        except BaseException:
+            self._drop()  # messages were read that nobody got
+            raise
+        stand = self.stand
+        return Read(rows, Positions({shard: max(at, stand) for shard, at in after.items()}))
+
+    @property
+    def stand(self) -> Position:
+        """Up to where the log was read, in all shards."""
+        if self._decoder.open:
+            return Position(self._decoder.seq, self._decoder.rows - 1)
+        return Position(self._read_upto, -1)
+
+    def close(self) -> None:
+        self._closed = True
+        self._drop()
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def _goes_on(self, after: Positions) -> bool:
+        """Whether the connection stands where nothing is behind it that is asked for."""
+        if self._connection is None or any(at < self._seen.get(shard, self._start) for shard, at in after.items()):
+            return False
+        furthest = max(after.values())
+        if furthest > self.stand and furthest > self._slot.state(FRESH).head:
+            self._slot.check(self._slot.state(), after)
+        return True
+
+    def _open(self, after: Positions) -> None:
+        """Copy the slot, and begin to read the copy where the first of the shards stands."""
+        self._drop()
+        if self._closed:
+            raise LogUnavailable("the reader was closed")
+        self._slot.check(self._slot.state(), after)
+        start = min(after.values())
+        name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
+        with contextlib.ExitStack() as failed:
+            self._connection = self._server.replicate()
+            failed.callback(self._drop)
+            self._cursor = self._connection.cursor()
+            try:
+                self._cursor.execute("SELECT pg_copy_logical_replication_slot(%s, %s, true)", (self._slot.name, name))
+                self._cursor.execute(
+                    "SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint FROM pg_replication_slots "
+                    "WHERE slot_name = %s",
+                    (name,),
+                )
+            except Error as error:
+                state = self._slot.state()
+                self._slot.check(state, after)  # says so if the slot is lost, or just went away
+                raise (self._slot.too_few() if error.pgcode == LIMIT_EXCEEDED else self._reason(error)) from error
+            # The server would go forward to this place in silence.
+            floor = Position(self._cursor.fetchone()[0], -1)
+            self._slot.check(self._slot.state()._replace(floor=floor), after)
+            publication = quoted_text(quoted_name(self._options.publication))
+            with speaking(self._server):
+                self._cursor.start_replication_expert(
+                    f"START_REPLICATION SLOT {quoted_name(name)} LOGICAL {lsn_text(start.seq)} "
+                    f"(proto_version '1', publication_names {publication})",
+                    decode=False,
+                    status_interval=STATUS_SECONDS,
+                )
+            failed.pop_all()
+        self._polling = select.poll()  # select() takes no more than the first 1,024 files of a process
+        self._polling.register(self._connection, select.POLLIN)
+        self._decoder = Decoder(self._key_of)
+        self._start, self._read_upto, self._seen = start, start.seq, {}
+
+    def _next(self, after: Positions, limit: int) -> pa.Table:
+        """The next rows. A transaction that was read in part before is gone through in one go up to there."""
+        first = min(after.values())
+        while True:
+            messages, more = self._collect(limit)
+            self._check_published()
+            batches = self._decoder.decode(messages)
+            self._read_upto = max(self._read_upto, self._decoder.end)
+            if not self._decoder.open and not more:
+                self._read_upto = max(self._read_upto, self._cursor.wal_end)
+            rows = self._wanted(batches, after)
+            self._cursor.send_feedback(write_lsn=self._read_upto, flush_lsn=self._read_upto)
+            if len(rows) or not more or self.stand > first:
+                break
+        if self._heartbeat is not None:
+            if batches:
+                self._heartbeat.row_came()
+            else:
+                self._heartbeat.idle()
+        return rows
+
+    def _collect(self, limit: int) -> tuple[list[bytes], bool]:
+        """Messages with about so many rows, and whether there may be more at hand."""
+        read = self._cursor.read_message
+        messages: list[bytes] = []
+        add = messages.append
+        rows = size = 0
+        deadline, waited = 0.0, False
+        while True:
+            begun = len(messages)
+            for _ in range(max(1, min(limit - rows, 4096))):
+                last = read()
+                if last is None:
+                    break
+                add(last.payload)
+            new = messages[begun:]
+            rows += sum([message[0] in ROW_TAGS for message in new])
+            size += sum(map(len, new))
+            if rows >= limit or size >= BATCH_BYTES:
+                return messages, True
+            if last is not None:
+                continue
+            if messages:
+                now = time.monotonic()
+                deadline = deadline or now + LONGEST
+                if now > deadline or not self._readable(LINGER):
+                    return messages, False
+            elif waited or not self._readable(WAIT):
+                return messages, False
+            else:
+                waited = True
+
+    def _check_published(self) -> None:
+        """From version 18 on the server goes on without a publication that is not there, and only sends a warning."""
+        self._connection.poll()  # which fetches warnings
+        if any(self._options.publication in warning for warning in self._connection.notices):
+            raise self._unpublished()
+
+    def _readable(self, seconds: float) -> bool:
+        return bool(self._polling.poll(seconds * 1000))
+
+    def _wanted(self, batches: list[Batch], after: Positions) -> pa.Table:
+        """The rows that were asked for, in the order of the log."""
+        if not batches:
+            return SCHEMA.empty_table()
+        tables = [updates_of(changes, self._options, self._shards) for changes, _ in batches]
+        rows = tables[0]
+        if len(tables) > 1:
+            order = np.argsort(np.concatenate([order for _, order in batches]))
+            rows = pa.concat_tables(tables).combine_chunks().take(order)
+        self._seen |= ends(rows)
+        return chosen(rows, later(rows, after))
+
+    def _key_of(self, oid: int) -> list[str]:
+        with speaking(self._server):
+            return [name for (name,) in self._asking.rows(KEY, (oid,))]
+
+    def _reason(self, error: Exception) -> LogUnavailable:
+        """The server's error in a sentence of ours."""
+        undefined = getattr(error, "pgcode", None) == UNDEFINED_OBJECT
+        return self._unpublished() if undefined else unavailable(self._server, error)
+
+    def _unpublished(self) -> LogUnavailable:
+        publication = self._options.publication
+        return LogUnavailable(
+            f"publication {publication!r} of PostgreSQL at {self._server} was not there yet, or not any more, at "
+            f"{self.stand.seq} in the log: CREATE PUBLICATION {quoted_name(publication)} FOR ALL TABLES, and begin "
+            f"anew after that with SELECT pg_drop_replication_slot({quoted_text(self._slot.name)}); {self._slot.making}"
+        )
+
+    def _drop(self) -> None:
+        connection, self._connection, self._cursor = self._connection, None, None
+        if connection is not None:
+            with contextlib.suppress(Error):
+                connection.close()
+
+
+def _broken(error: Exception) -> bool:
+    """Whether the connection is gone, and nothing else is wrong."""
+    state = getattr(error, "pgcode", None)
+    return isinstance(error, Broken) or state is None or state[:2] in ("08", "57")

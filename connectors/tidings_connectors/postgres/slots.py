@@ -1,0 +1,217 @@
+"""The replication slot of a stream: what it holds for us, and how it is made and moved.
+
+The slot itself is never read from. It stands where the slowest flow stands, and each reader reads a copy of it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, NamedTuple
+
+from tidings.errors import LogMismatch, LogRestored, LogUnavailable, PositionsLost
+from tidings.positions import Bounds, Position, Positions
+from tidings_connectors.cdc.positions import missing
+from tidings_connectors.postgres.connections import (
+    DUPLICATE_OBJECT,
+    LIMIT_EXCEEDED,
+    NOT_READY,
+    OBJECT_IN_USE,
+    Asking,
+    Error,
+    Server,
+    quoted_text,
+    speaking,
+    unavailable,
+)
+
+FRESH = 0.2  # seconds for which an answer is good enough for those who ask again and again
+
+# Columns that only later versions have are looked up in the row as JSON.
+STATE = """
+SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END
+        - '0/0'::pg_lsn)::bigint,
+       pg_is_in_recovery(), current_database(), slot.plugin, slot.database,
+       (slot.confirmed_flush_lsn - '0/0'::pg_lsn)::bigint,
+       coalesce(to_jsonb(slot)->>'wal_status' = 'lost', false)
+       OR coalesce(to_jsonb(slot)->>'conflicting' = 'true', false)
+       OR coalesce(to_jsonb(slot)->>'invalidation_reason', '') <> ''
+FROM (VALUES (1)) one LEFT JOIN pg_replication_slots slot ON slot.slot_name = %s
+"""
+
+
+class State(NamedTuple):
+    """What the server says of the slot, now."""
+
+    floor: Position
+    head: Position
+    recovering: bool
+    lost: bool
+    """The server has thrown away what the slot was to keep. Then the log is empty, and ends where that was noticed."""
+
+
+class Slot:
+    """The slot of one stream. Its methods may be called from any thread."""
+
+    def __init__(self, server: Server, asking: Asking, stream: str, name: str) -> None:
+        self.name = name
+        self._server = server
+        self._asking = asking
+        self._moving = Asking(server)  # of its own, since it may take long and nobody else is to wait for it
+        self._stream = stream
+        self._lock = threading.Lock()
+        self._state: tuple[float, State] | None = None
+        self._lost_at: Position | None = None
+
+    @property
+    def making(self) -> str:
+        """The statement that makes it."""
+        return f"SELECT pg_create_logical_replication_slot({quoted_text(self.name)}, 'pgoutput')"
+
+    def there(self) -> bool:
+        """Whether there is a slot of that name; `LogMismatch` if it is for something else."""
+        return self.found() is not None
+
+    def state(self, age: float = 0.0) -> State:
+        """What the slot holds, or held so many seconds ago."""
+        with self._lock:
+            if self._state is not None and time.monotonic() - self._state[0] < age:
+                return self._state[1]
+        asked = time.monotonic()
+        state = self.found()
+        if state is None:
+            raise self.missing()
+        with self._lock:
+            if not state.lost:
+                self._lost_at = None
+            else:
+                self._lost_at = self._lost_at or state.head
+                state = state._replace(floor=self._lost_at, head=self._lost_at)
+            self._state = asked, state
+            return state
+
+    def create(self) -> None:
+        """Make the slot; it is no error if somebody else just did."""
+        try:
+            self._moving.rows(self.making)
+        except Error as error:
+            if error.pgcode == LIMIT_EXCEEDED:
+                raise self.too_few() from error
+            if error.pgcode != DUPLICATE_OBJECT:
+                with speaking(self._server):
+                    raise
+
+    def drop(self) -> None:
+        """Have the server keep nothing for it any more."""
+        try:
+            if self.there():
+                self._moving.rows("SELECT pg_drop_replication_slot(%s)", (self.name,))
+        except (LogUnavailable, Error) as error:
+            reason = error if isinstance(error, LogUnavailable) else unavailable(self._server, error)
+            raise LogUnavailable(
+                f"{reason}; as long as replication slot {self.name!r} is there the server keeps all of its WAL: SELECT "
+                f"pg_drop_replication_slot({quoted_text(self.name)})"
+            ) from error
+
+    def replace(self, other: str) -> None:
+        """Have it stand where another slot stands, and hold what that one holds."""
+        with speaking(self._server):
+            if self.there():
+                self._moving.rows("SELECT pg_drop_replication_slot(%s)", (self.name,))
+            try:
+                self._moving.rows("SELECT pg_copy_logical_replication_slot(%s, %s, false)", (other, self.name))
+            except Error as error:
+                if error.pgcode == LIMIT_EXCEEDED:
+                    raise self.too_few() from error
+                raise
+
+    def advance(self, lsn: int) -> None:
+        """Let go of what is before this place in the WAL, unless the slot is there already."""
+        if lsn <= self.state().floor.seq:
+            return
+        try:
+            self._moving.rows("SELECT pg_replication_slot_advance(%s, %s::pg_lsn)", (self.name, lsn_text(lsn)))
+        except Error as error:
+            # Somebody else moves it at this moment, or has moved it further already: either will do.
+            if error.pgcode not in (OBJECT_IN_USE, NOT_READY):
+                with speaking(self._server):
+                    raise
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._moving.close()
+
+    def check(self, state: State, after: Positions) -> None:
+        """Raise unless a reader that stands at these positions can be served."""
+        gone, ahead = missing(Bounds(state.floor, state.head), after)
+        if gone:
+            shard, (first, last) = next(iter(gone.items()))
+            others = f" (nor {'those' if len(gone) > 2 else 'that'} of {len(gone) - 1} more)" if len(gone) > 1 else ""
+            what = f"PostgreSQL does not hold {first} to {last.seq} of shard {shard}{others} of stream {self._stream!r}"
+            if state.lost:
+                raise PositionsLost(f"{what}: {self._lost_reason()}", gone)
+            raise PositionsLost(
+                f"{what} any more, since replication slot {self.name!r} was made anew or moved on to {last.seq}", gone
+            )
+        if state.lost:
+            raise LogUnavailable(f"stream {self._stream!r} cannot be read: {self._lost_reason()}")
+        if not ahead:
+            return
+        shard, (_, at) = next(iter(ahead.items()))
+        if state.recovering:
+            raise LogUnavailable(
+                f"the replica {self._server} has replayed its log up to {state.head.seq} and not yet up to {at.seq}, "
+                f"where a reader of shard {shard} of stream {self._stream!r} stands: wait for it"
+            )
+        raise LogRestored(
+            f"the reader stands at {at} in shard {shard} of stream {self._stream!r}, but PostgreSQL's log ends at "
+            f"{state.head.seq}: the server was made anew, or restored from an older copy",
+            ahead,
+        )
+
+    def missing(self) -> LogUnavailable:
+        """What to say when there is no such slot."""
+        return LogUnavailable(
+            f"PostgreSQL at {self._server} has no replication slot {self.name!r} for stream {self._stream!r}: "
+            f"{self.making}"
+        )
+
+    def too_few(self) -> LogUnavailable:
+        """What to say when the server has no room for another slot."""
+        most = int(self._asking.row("SELECT current_setting('max_replication_slots')")[0])
+        return LogUnavailable(
+            f"all of the {most} replication slots of PostgreSQL at {self._server} are in use, and each reader of a "
+            f"stream needs one: ALTER SYSTEM SET max_replication_slots = {most + 10}; and restart the server"
+        )
+
+    def _lost_reason(self) -> str:
+        return (
+            f"the server has removed WAL that replication slot {self.name!r} was to keep; raise "
+            f"max_slot_wal_keep_size and begin anew with SELECT pg_drop_replication_slot({quoted_text(self.name)}); "
+            f"{self.making}"
+        )
+
+    def found(self) -> State | None:
+        """What the server says of it; None if there is no such slot."""
+        with speaking(self._server):
+            row: tuple[Any, ...] = self._asking.row(STATE, (self.name,))
+        head, recovering, here, plugin, database, floor, lost = row
+        if plugin is None and database is None and floor is None:
+            return None
+        if plugin != "pgoutput" or database != here:
+            what = f"of database {database!r} with plugin {plugin!r}" if plugin else "for physical replication"
+            raise LogMismatch(
+                f"replication slot {self.name!r} of PostgreSQL at {self._server} is {what}, not of {here!r} with "
+                f"'pgoutput': give stream {self._stream!r} another by its option 'slot'"
+            )
+        low = Position(floor or 0, -1)
+        return State(low, max(low, Position(head or 0, -1)), recovering, lost)
+
+
+def lsn_text(lsn: int) -> str:
+    """A place in the WAL as PostgreSQL writes it.
+
+    >>> lsn_text(2**32 + 255)
+    '1/FF'
+    """
+    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

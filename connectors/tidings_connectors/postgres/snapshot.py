@@ -1,0 +1,202 @@
+"""What a PostgreSQL database gives for a snapshot of its tables.
+
+A replication slot is made at a place in the WAL, and the server exports what every table looked like just there. That
+slot goes again with its connection; if the stream has none, or its own has lost what it was to keep, the new one is
+copied for it first. The published tables are read in that state, in chunks by primary key.
+
+Rows of a state at place n have `seq` n - 1. Records in the WAL begin at multiples of 8, so no transaction has that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from tidings.errors import LogUnavailable
+from tidings.positions import Bounds
+from tidings_connectors.cdc import snapshot
+from tidings_connectors.cdc.mapping import Column
+from tidings_connectors.cdc.snapshot import Piece, State
+from tidings_connectors.postgres.connections import (
+    LIMIT_EXCEEDED,
+    Error,
+    Server,
+    quoted_name,
+    quoted_text,
+    raw_texts,
+    speaking,
+)
+from tidings_connectors.postgres.relations import KINDS, as_json
+from tidings_connectors.postgres.slots import Slot
+
+# What a publication has of a table is told from PostgreSQL 15 on; before that it has all of it.
+TABLES = """
+WITH keys AS (
+    SELECT indrelid, indisprimary, indisreplident, (indkey::int2[])[0:indnkeyatts - 1] AS key FROM pg_index
+)
+SELECT published.schemaname, published.tablename, class.relkind = 'p',
+       to_jsonb(published)->>'rowfilter', has_table_privilege(class.oid, 'SELECT'), current_user::text,
+       (SELECT jsonb_agg(jsonb_build_array(attribute.attname, attribute.atttypid::int8,
+                                           format_type(attribute.atttypid, attribute.atttypmod),
+                                           array_position(chunks.key, attribute.attnum),
+                                           attribute.attnum = ANY (coalesce(named.key, chunks.key)))
+                         ORDER BY attribute.attnum)
+        FROM pg_attribute attribute
+        WHERE attribute.attrelid = class.oid AND attribute.attnum > 0 AND NOT attribute.attisdropped
+          AND attribute.attgenerated = ''
+          AND coalesce(to_jsonb(published)->'attnames' ? attribute.attname::text, true))
+FROM pg_publication_tables published
+JOIN pg_namespace space ON space.nspname = published.schemaname
+JOIN pg_class class ON class.relnamespace = space.oid AND class.relname = published.tablename
+LEFT JOIN keys chunks ON chunks.indrelid = class.oid AND chunks.indisprimary
+LEFT JOIN keys named ON named.indrelid = class.oid AND named.indisreplident
+WHERE published.pubname = %s
+ORDER BY published.schemaname, published.tablename
+"""
+
+
+@dataclass(frozen=True)
+class TableColumn:
+    """A column: its place in the primary key, if it has one, and whether it names the object."""
+
+    name: str
+    oid: int
+    type: str
+    order: int | None
+    key: bool
+
+
+@dataclass(frozen=True)
+class PostgresTable:
+    """A table that is published, in a transaction that reads it."""
+
+    schema: str
+    table: str
+    partitioned: bool
+    condition: str | None
+    columns: Sequence[TableColumn]
+    state: Any = None
+
+    @property
+    def name(self) -> str:
+        """Its name in SQL."""
+        return f"{quoted_name(self.schema)}.{quoted_name(self.table)}"
+
+    @property
+    def key(self) -> list[str]:
+        return [column.name for column in self.columns if column.key]
+
+    @property
+    def order(self) -> list[str]:
+        return [column.name for column in self._sorted_by]
+
+    @property
+    def _sorted_by(self) -> list[TableColumn]:
+        return sorted((one for one in self.columns if one.order is not None), key=lambda one: one.order or 0)
+
+    def pieces(self, last: list[str] | None) -> Iterator[Piece]:
+        if not self.columns:
+            return
+        raw_texts(self.state, {column.oid for column in self.columns})
+        names = ", ".join(quoted_name(column.name) for column in self.columns)
+        only = "" if self.partitioned else "ONLY "
+        select = f"SELECT {names} FROM {only}{self.name} WHERE ({self.condition or 'true'})"
+        if not self._sorted_by:
+            with self.state.cursor(name="tidings") as cursor:
+                cursor.execute(select)
+                while rows := cursor.fetchmany(snapshot.CHUNK):
+                    yield self._piece(rows)
+            return
+        while True:
+            with self.state.cursor() as cursor:
+                order = ", ".join(map(quoted_name, self.order))
+                further = f" AND ({order}) > ({self._typed(cursor, last)})" if last is not None else ""
+                cursor.execute(f"{select}{further} ORDER BY {order} LIMIT {snapshot.CHUNK}")
+                rows = cursor.fetchall()
+            if rows:
+                piece = self._piece(rows)
+                last = piece.last
+                yield piece
+            if len(rows) < snapshot.CHUNK:
+                return
+
+    def _typed(self, cursor: Any, last: list[str]) -> str:
+        """A key as SQL has it."""
+        texts = [cursor.mogrify("%s", (text,)).decode() for text in last]
+        return ", ".join(f"{text}::{column.type}" for text, column in zip(texts, self._sorted_by, strict=True))
+
+    def _piece(self, rows: list[tuple[str | None, ...]]) -> Piece:
+        columns = []
+        for column, texts in zip(self.columns, zip(*rows, strict=True), strict=True):
+            kind = KINDS.get(column.oid, "text")
+            columns.append(Column(column.name, as_json(pa.array(texts, pa.string()), kind), kind))
+        names = [column.name for column in self.columns]
+        return Piece(columns, [str(rows[-1][names.index(name)]) for name in self.order] or None)
+
+
+class PostgresTables:
+    """The published tables of a database, as a `Source` of snapshots."""
+
+    base = 0
+
+    def __init__(self, server: Server, slot: Slot, publication: str) -> None:
+        self._server = server
+        self._slot = slot
+        self._publication = publication
+
+    def held(self) -> Bounds | None:
+        state = self._slot.found()
+        return None if state is None or state.lost else Bounds(state.floor, state.head)
+
+    @contextlib.contextmanager
+    def state(self) -> Iterator[State]:
+        """A transaction in which the tables look as they did at a place in the WAL."""
+        with speaking(self._server), contextlib.ExitStack() as stack:
+            state = stack.enter_context(contextlib.closing(self._server.connect()))
+            tables = self._tables(state)
+            exporting = stack.enter_context(contextlib.closing(self._server.replicate()))
+            name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
+            cursor = exporting.cursor()
+            try:
+                cursor.execute(
+                    f"CREATE_REPLICATION_SLOT {quoted_name(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+                )
+            except Error as error:
+                if error.pgcode == LIMIT_EXCEEDED:
+                    raise self._slot.too_few() from error
+                raise
+            _, place, exported, _ = cursor.fetchone()
+            state.autocommit = False
+            state.set_session(isolation_level="REPEATABLE READ", readonly=True)
+            with state.cursor() as within:
+                within.execute(f"SET TRANSACTION SNAPSHOT {quoted_text(exported)}")
+                within.execute("SELECT now()")
+                (time,) = within.fetchone()
+            if self.held() is None:
+                self._slot.replace(name)
+            exporting.close()  # the transaction has the state, and that slot need not hold WAL any longer
+            high, low = place.split("/")
+            yield State((int(high, 16) << 32) + int(low, 16) - 1, time, tables)
+
+    def _tables(self, state: Any) -> list[PostgresTable]:
+        """The published tables; they may all be read."""
+        with state.cursor() as cursor:
+            cursor.execute(TABLES, (self._publication,))
+            found = cursor.fetchall()
+        tables = []
+        for schema, name, partitioned, condition, may_read, role, columns in found:
+            table = PostgresTable(
+                schema, name, partitioned, condition, [TableColumn(*column) for column in columns or ()], state
+            )
+            if not may_read:
+                raise LogUnavailable(
+                    f"role {role!r} of PostgreSQL at {self._server} may not read table {schema}.{name}, which a "
+                    f"snapshot needs: GRANT SELECT ON {table.name} TO {quoted_name(role)}"
+                )
+            tables.append(table)
+        return tables

@@ -1,0 +1,186 @@
+"""What `tidings apply` does: `plan` compares a `tidings.yml` with a cluster, `execute` carries one step out.
+
+>>> Action("stream", "contacts", "create").verb
+'create'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from tidings.applications import check_balance, start_problems
+from tidings.config.spec import ApplicationSpec, Spec
+from tidings.config.yaml_lines import Key, Mistakes
+from tidings.errors import InvalidConfig, LogMismatch, TidingsError
+from tidings.logs import create_log, open_log, split_address
+from tidings.pipelines.check import check_stage
+from tidings.plugins import load
+from tidings.streams import StreamDefinition
+
+if TYPE_CHECKING:
+    from tidings.cluster import Cluster
+
+Streams = Mapping[str, StreamDefinition]
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One step of a plan. `before` and `after` are what the cluster knows of the thing, None if nothing.
+
+    `warnings` says what is allowed and cannot be meant.
+    """
+
+    kind: Literal["stream", "application", "pipeline"]
+    name: str
+    verb: Literal["create", "change", "unchanged", "checked"]
+    detail: str = ""
+    before: dict[str, Any] | None = None
+    after: dict[str, Any] | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def plan(spec: Spec, cluster: Cluster) -> list[Action]:
+    """What is to be done to make the cluster as the spec says; only reads. `InvalidConfig` if it cannot be done.
+
+    Nothing is ever dropped: what the cluster has and the file does not name stays as it is.
+    """
+    mistakes = spec.mistakes()
+    there = {stream.name: stream.definition for stream in cluster.streams()}
+    wanted = {definition.name: definition for definition in spec.definitions()}
+    streams = {**there, **wanted}
+    actions = [_plan_stream(definition, there, mistakes) for definition in wanted.values()]
+    for name, application in spec.applications.items():
+        _check_application(application, streams, ("applications", name), mistakes)
+        actions.append(_plan_application(name, application, streams, cluster))
+    for name, pipeline in spec.pipelines.items():
+        for at, stream in enumerate(pipeline.input):
+            _check_stream(stream, streams, ("pipelines", name, "input", at), mistakes)
+        if pipeline.output is not None:
+            _check_stream(pipeline.output, streams, ("pipelines", name, "output"), mistakes)
+        check_stage(pipeline, streams, ("pipelines", name), mistakes)
+        detail = " → ".join(filter(None, (", ".join(pipeline.input), pipeline.stage, pipeline.output)))
+        actions.append(Action("pipeline", name, "checked", detail))
+    mistakes.check()
+    return actions
+
+
+def execute(action: Action, cluster: Cluster) -> None:
+    """Carry one step out, if the cluster still is as it was when the plan was made."""
+    if action.after is None or action.verb in ("unchanged", "checked"):
+        return
+    if action.kind == "stream" and action.verb == "create":
+        new = StreamDefinition.from_json(action.after)
+        cluster.create_stream(
+            new.name,
+            new.shards,
+            new.log,
+            retention_seconds=new.retention_seconds,
+            retention_bytes=new.retention_bytes,
+            options=new.options,
+            caravans=new.caravans,
+            replicas=new.replicas,
+        )
+        return
+    if action.kind == "stream" and (action.before or {}).get("options") != action.after.get("options"):
+        # Whatever is wrong with them is told before publishers go by them.
+        create_log(StreamDefinition.from_json(action.after)).close()
+    place = (f"{action.kind}s", action.name)
+    tree, before, after = cluster.coordination, action.before, action.after
+    # Where nothing is known there may still be a node, made only to hold those below it.
+    done = (before is None and tree.create(after, *place)) or tree.replace(after, before, *place)
+    if not done:
+        raise InvalidConfig(f"{action.kind} {action.name!r} was changed since the plan was made: apply again")
+
+
+def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -> Action:
+    key = ("streams", wanted.name)
+    known = there.get(wanted.name)
+    after = wanted.to_json()
+    if policy := wanted.caravans.get("policy"):
+        _found(lambda: load("tidings.allocation", policy), (*key, "caravans", "policy"), mistakes)
+    if known is None:
+        _check_new_log(wanted, there, (*key, "log"), mistakes)
+        return Action("stream", wanted.name, "create", f"{wanted.shards} shards in {wanted.log}", None, after)
+    if known.shards != wanted.shards:
+        mistakes.blame((*key, "shards"), f"the stream has {known.shards} shards; that cannot become {wanted.shards}")
+    if known.log != wanted.log:
+        mistakes.blame((*key, "log"), f"the stream's log is {known.log}; that cannot become {wanted.log}")
+    if known == wanted:
+        return Action("stream", wanted.name, "unchanged", "", after, after)
+    changes = [
+        f"{word} {_limit(old)} → {_limit(new)}"
+        for word, old, new in (
+            ("seconds kept", known.retention_seconds, wanted.retention_seconds),
+            ("bytes kept", known.retention_bytes, wanted.retention_bytes),
+        )
+        if old != new
+    ]
+    changes += [
+        f"{word} {dict(old)} → {dict(new)}"
+        for word, old, new in (
+            ("options", known.options, wanted.options),
+            ("caravans", known.caravans, wanted.caravans),
+            ("replicas", known.replicas, wanted.replicas),
+        )
+        if old != new
+    ]
+    return Action("stream", wanted.name, "change", ", ".join(changes), known.to_json(), after)
+
+
+def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:
+    for other in there.values():
+        if other.log == wanted.log:
+            mistakes.blame(key, f"is the log of stream {other.name!r} in this cluster; each stream has its own")
+    if not _found(lambda: load("tidings.logs", split_address(wanted.log)[0]), key, mistakes):
+        return
+    try:
+        open_log(wanted).close()
+    except LogMismatch as error:
+        mistakes.blame(key, str(error))
+    except TidingsError:
+        pass  # there is no log yet, as it should be; if it cannot be made, that shows when it is
+
+
+def _plan_application(name: str, application: ApplicationSpec, streams: Streams, cluster: Cluster) -> Action:
+    before = cluster.coordination.read("applications", name)
+    definition = application.definition(name)
+    after = definition.to_json()
+    warnings = tuple(definition.warnings({stream: known.shards for stream, known in streams.items()}))
+    detail = f"reads {', '.join(application.streams)}"
+    if before is None:
+        return Action("application", name, "create", detail, None, after, warnings)
+    changed = [key for key in after if after[key] != before.get(key)]
+    if not changed:
+        return Action("application", name, "unchanged", "", before, after, warnings)
+    return Action("application", name, "change", ", ".join(changed), before, after, warnings)
+
+
+def _check_application(application: ApplicationSpec, streams: Streams, key: Key, mistakes: Mistakes) -> None:
+    for at, stream in enumerate(application.streams):
+        _check_stream(stream, streams, (*key, "streams", at), mistakes)
+    shards = {stream: streams[stream].shards if stream in streams else None for stream in application.streams}
+    for place, problem in start_problems(application.start, shards):
+        mistakes.blame((*key, "start", *place), problem)
+    _found(lambda: check_balance(application.balance), (*key, "balance"), mistakes)
+
+
+def _check_stream(name: str, streams: Streams, key: Key, mistakes: Mistakes) -> None:
+    if name not in streams:
+        there = ", ".join(sorted(streams)) or "none"
+        mistakes.blame(key, f"there is no stream {name!r}, neither in this file nor in the cluster (streams: {there})")
+
+
+def _found(find: Callable[[], Any], key: Key, mistakes: Mistakes) -> bool:
+    """Whether a plugin is there; if not, the key that names it is to blame."""
+    try:
+        find()
+    except TidingsError as error:
+        mistakes.blame(key, str(error))
+        return False
+    return True
+
+
+def _limit(value: int | None) -> str:
+    return "without limit" if value is None else f"{value:,}"

@@ -1,0 +1,52 @@
+"""A lease: how long this process may believe that its ZooKeeper session is alive, by its own clock.
+
+ZooKeeper ends a session when it has heard nothing for the session's time-out. A request that was answered was heard
+after it was sent; so the session lives at least for the time-out from that moment on. A process that was stopped, or
+cut off, sees its lease run out at the latest when others may have taken its place.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from tidings.coordination.zookeeper import Coordination
+from tidings.errors import TidingsError
+
+
+class Lease:
+    """Renewed in the background, four times in a session's time-out. Close it to end that."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+        self._expires = 0.0
+        self._stopped = threading.Event()
+        self._renew()
+        self._thread = threading.Thread(target=self._run, name="tidings-lease", daemon=True)
+        self._thread.start()
+
+    def valid(self) -> bool:
+        """Whether the session is alive for certain."""
+        return time.monotonic() < self._expires
+
+    def void(self) -> None:
+        """The session is over: nothing is certain until ZooKeeper has answered again."""
+        self._expires = 0.0
+
+    def close(self) -> None:
+        """End the renewal, and the lease."""
+        self._stopped.set()
+        self.void()
+
+    def _run(self) -> None:
+        while not self._stopped.wait(self._coordination.session_timeout / 4):
+            try:
+                self._renew()
+            except TidingsError:
+                continue  # the lease runs out by itself
+
+    def _renew(self) -> None:
+        sent = time.monotonic()
+        self._coordination.ping()
+        if not self._stopped.is_set():
+            self._expires = sent + self._coordination.session_timeout

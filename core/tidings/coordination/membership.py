@@ -1,0 +1,53 @@
+"""Membership: a record of this process in ZooKeeper, which only one process may have under its name.
+
+The record is ephemeral: it goes with the session, so others see that we are gone. Whoever has one must call `keep` now
+and then; it puts the record back after a session that was lost, and tells what has changed in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+from tidings.coordination.node_cache import View
+from tidings.coordination.zookeeper import Coordination
+from tidings.errors import TidingsError
+
+
+class Membership:
+    """A record at `place`. `taken` is raised while another process has it."""
+
+    def __init__(self, view: View, coordination: Coordination, place: tuple[str, ...], taken: TidingsError) -> None:
+        self._view = view
+        self._coordination = coordination
+        self._place = place
+        self._taken = taken
+        self._written: dict[str, Any] = {}
+
+    def join(self, record: dict[str, Any]) -> None:
+        """Put the record there. If the name was that of a process which has just died, wait for its session to end."""
+        if not self._coordination.claim(record, *self._place, patience=self._coordination.afterlife):
+            raise self._taken
+        self._written = record
+
+    def lost(self) -> None:
+        """The session is over, and the record with it; what is there from now on may be another's."""
+        self._written = {}
+
+    def keep(self, record: dict[str, Any]) -> None:
+        """See to it that this record is there."""
+        known = self._view.value(*self._place)
+        if known is None or not self._written:
+            if not self._coordination.claim(record, *self._place, again=True):
+                raise self._taken
+        elif record != self._written:
+            changes = {key: value for key, value in record.items() if value != self._written[key]}
+            if not self._coordination.replace(known | changes, known, *self._place):
+                return  # the view lags behind
+        self._written = record
+
+    def leave(self) -> None:
+        """Take the record away, if it is ours; without ZooKeeper it goes with the session."""
+        if self._coordination.client.connected:
+            with contextlib.suppress(TidingsError):
+                self._coordination.release(*self._place)

@@ -1,0 +1,132 @@
+"""What ZooKeeper holds, as this process last saw it: reads are free until something changes.
+
+A value is read once, with a watch. When the watch fires, the value is forgotten and `on_change` is called; the next
+read asks ZooKeeper again. When the connection is lost, everything is forgotten.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.states import WatchedEvent
+
+from tidings.coordination.zookeeper import Coordination, decode
+from tidings.errors import ForeignValue
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class View:
+    """A cache over a part of the cluster's tree. May be read from any thread; `on_change` must not block."""
+
+    def __init__(self, coordination: Coordination, on_change: Callable[[], None]) -> None:
+        self._coordination = coordination
+        self._on_change = on_change
+        self._known: dict[tuple[str, str], Any] = {}
+        self._versions: dict[str, int] = {}
+        self._lock = threading.Lock()
+
+    def value(self, *parts: str) -> dict[str, Any] | None:
+        """The JSON value at a place, or None."""
+        return self._read("value", self._value, *parts)
+
+    def children(self, *parts: str) -> list[str]:
+        """The names below a place."""
+        return self._read("children", self._children, *parts)
+
+    def exists(self, *parts: str) -> bool:
+        """Whether there is something at a place."""
+        return self._read("exists", self._exists, *parts)
+
+    def version(self, *parts: str) -> int:
+        """How often the value at a place was changed; -1 if nothing is known of it."""
+        with self._lock:
+            return self._versions.get(self._coordination.path(*parts), -1)
+
+    def fill(self, places: Sequence[tuple[str, ...]]) -> None:
+        """Learn the values of many places at once: in two round trips, where one by one takes as many as there are."""
+        paths = [self._coordination.path(*place) for place in places]
+        with self._lock:
+            unknown = [path for path in paths if ("value", path) not in self._known]
+        wait = self._coordination.wait
+        with self._coordination.speaking():
+            watched = {path: _Watch(self, ("value", path)) for path in unknown}
+            asked = {path: self._coordination.client.exists_async(path, watch=watched[path]) for path in unknown}
+            there = [path for path, one in asked.items() if wait(one) is not None]
+            for path in set(unknown) - set(there):
+                watched[path].note(None)
+            asked = {path: self._coordination.client.get_async(path, watch=watched[path]) for path in there}
+            for path, one in asked.items():
+                with contextlib.suppress(NoNodeError):  # gone meanwhile: read again when it is wanted
+                    watched[path].note(self._decoded(path, *wait(one)))
+
+    def forget(self) -> None:
+        """Ask ZooKeeper again for everything."""
+        with self._lock:
+            self._known.clear()
+
+    def _read(self, kind: str, ask: Callable[[str, Callable[[WatchedEvent], None]], T], *parts: str) -> T:
+        path = self._coordination.path(*parts)
+        key = (kind, path)
+        with self._lock:
+            if key in self._known:
+                value: T = self._known[key]
+                return value
+        watch = _Watch(self, key)
+        with self._coordination.speaking():
+            value = ask(path, watch)
+        watch.note(value)
+        return value
+
+    def _decoded(self, path: str, raw: bytes, stat: Any) -> dict[str, Any] | None:
+        with self._lock:
+            self._versions[path] = stat.version
+        try:
+            return decode(path, raw)
+        except ForeignValue as error:
+            logger.warning("%s; it is left alone", error)  # one bad value must not stop what is done about the others
+            return None
+
+    def _value(self, path: str, watch: Callable[[WatchedEvent], None]) -> dict[str, Any] | None:
+        try:
+            raw, stat = self._coordination.wait(self._coordination.client.get_async(path, watch=watch))
+        except NoNodeError:
+            # A watch on a node that is not there is set by `exists` only.
+            return self._value(path, watch) if self._exists(path, watch) else None
+        return self._decoded(path, raw, stat)
+
+    def _children(self, path: str, watch: Callable[[WatchedEvent], None]) -> list[str]:
+        try:
+            return sorted(self._coordination.wait(self._coordination.client.get_children_async(path, watch=watch)))
+        except NoNodeError:
+            return self._children(path, watch) if self._exists(path, watch) else []
+
+    def _exists(self, path: str, watch: Callable[[WatchedEvent], None]) -> bool:
+        return self._coordination.wait(self._coordination.client.exists_async(path, watch=watch)) is not None
+
+
+class _Watch:
+    """What ZooKeeper calls when something has changed; a value that it has overtaken is not kept."""
+
+    def __init__(self, view: View, key: tuple[str, str]) -> None:
+        self._view = view
+        self._key = key
+        self._fired = False
+
+    def __call__(self, event: WatchedEvent) -> None:
+        with self._view._lock:
+            self._fired = True
+            self._view._known.pop(self._key, None)
+        self._view._on_change()
+
+    def note(self, value: Any) -> None:
+        """Keep what was read under this watch."""
+        with self._view._lock:
+            if not self._fired:
+                self._view._known[self._key] = value

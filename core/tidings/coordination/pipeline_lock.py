@@ -1,0 +1,86 @@
+"""A claim: only one process at a time runs a pipeline, the one that holds `/pipelines/<name>` in ZooKeeper."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import socket
+from typing import Any
+
+from kazoo.protocol.states import KazooState
+
+from tidings.coordination.lease import Lease
+from tidings.coordination.zookeeper import Coordination
+from tidings.errors import PipelineHeld, TidingsError
+
+
+class Claim:
+    """The right to run a pipeline, for as long as this session lives. Taken when made, or `PipelineHeld`.
+
+    Once the session is lost the claim is, for good: another process may have it by then.
+    """
+
+    def __init__(self, coordination: Coordination, pipeline: str) -> None:
+        self._coordination = coordination
+        self._place = ("pipelines", pipeline)
+        self._lost = False
+        self._lease = Lease(coordination)
+        coordination.client.add_listener(self._on_state)
+        try:
+            self._take()
+        except BaseException:
+            self._forget()
+            raise
+
+    def valid(self) -> bool:
+        """Whether no other process can have the claim yet."""
+        return not self._lost and self._lease.valid()
+
+    def release(self) -> None:
+        """Let others have it."""
+        self._forget()
+        if not self._lost and self._coordination.client.connected:  # else it goes, or went, with the session
+            with contextlib.suppress(TidingsError):
+                self._coordination.release(*self._place)
+        self._lost = True
+
+    def _take(self) -> None:
+        mine = {
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "since": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            "session_timeout": self._coordination.session_timeout,
+        }
+        patience = 0.0
+        while not self._coordination.claim(mine, *self._place, patience=patience):
+            holder = self._coordination.read(*self._place)
+            # A driver that was killed here, and is started again, need not be told to try later.
+            if holder is not None and (patience or not _dead(holder)):
+                raise PipelineHeld(
+                    f"pipeline {self._place[-1]!r} runs already: process {holder['pid']} on {holder['host']} has it "
+                    f"since {holder['since']}; stop that one first"
+                )
+            patience = 2 * float(holder["session_timeout"]) if holder is not None else 0.0
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._lost = True
+            self._lease.void()
+
+    def _forget(self) -> None:
+        self._coordination.client.remove_listener(self._on_state)
+        self._lease.close()
+
+
+def _dead(holder: dict[str, Any]) -> bool:
+    """Whether the holder was a process of this machine that is no more."""
+    if holder["host"] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(holder["pid"]), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

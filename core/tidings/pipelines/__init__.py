@@ -1,0 +1,1 @@
+"""Pipelines: a stage that runs as a Spark query, from streams to a stream."""

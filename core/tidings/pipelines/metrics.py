@@ -1,0 +1,74 @@
+"""What Prometheus is told of the pipelines of a process, and whether all of them go on.
+
+| metric | meaning |
+| --- | --- |
+| `tidings_pipeline_running` | 1 while it runs, 0 when it has ended or failed |
+| `tidings_pipeline_input_updates_total` | updates read |
+| `tidings_pipeline_output_updates_total` | updates written |
+| `tidings_pipeline_batch_duration_seconds` | batches: how many, and how long they took in sum |
+| `tidings_pipeline_lag_updates` | updates of an input that are still to be read; absent where that is not known |
+| `tidings_pipeline_last_progress_timestamp_seconds` | when it last showed that it goes on |
+
+All have the label `pipeline`, the lag also `stream`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from tidings.pipelines.query import PipelineRun
+
+PATIENCE = 60.0  # seconds without a sign of life after which a pipeline is not ready; Spark reports every ten at least
+
+_PREFIX = "tidings_pipeline_"
+
+
+class PipelineCollector(Collector):
+    """Reads the progress of runs whenever it is asked."""
+
+    def __init__(self, runs: Mapping[str, PipelineRun]) -> None:
+        self._runs = runs
+
+    def collect(self) -> Iterable[Metric]:
+        """All series of all runs."""
+        labels = ["pipeline"]
+        running = GaugeMetricFamily(f"{_PREFIX}running", "1 while the pipeline runs.", labels=labels)
+        read = CounterMetricFamily(f"{_PREFIX}input_updates", "Updates read.", labels=labels)
+        written = CounterMetricFamily(f"{_PREFIX}output_updates", "Updates written.", labels=labels)
+        batches = SummaryMetricFamily(f"{_PREFIX}batch_duration_seconds", "Batches finished.", labels=labels)
+        lag = GaugeMetricFamily(f"{_PREFIX}lag_updates", "Updates still to be read.", labels=["pipeline", "stream"])
+        last = GaugeMetricFamily(
+            f"{_PREFIX}last_progress_timestamp_seconds", "When the pipeline last showed that it goes on.", labels=labels
+        )
+        for name, run in dict(self._runs).items():
+            progress = run.progress
+            running.add_metric([name], float(run.active))
+            read.add_metric([name], progress.updates_in)
+            written.add_metric([name], progress.updates_out)
+            batches.add_metric([name], progress.batches, progress.batch_seconds)
+            for stream, behind in progress.lag.items():
+                if behind is not None:
+                    lag.add_metric([name, stream], behind)
+            if progress.at is not None:
+                last.add_metric([name], progress.at)
+        return [running, read, written, batches, lag, last]
+
+
+def unready(runs: Mapping[str, PipelineRun], expected: Iterable[str]) -> list[str]:
+    """Why not all of the expected pipelines go on; nothing if they do."""
+    reasons = []
+    for name in expected:
+        run = runs.get(name)
+        progress = None if run is None else run.progress
+        if run is None or progress is None or (progress.at is None and run.active):
+            reasons.append(f"pipeline {name!r} is starting")
+        elif not run.active:
+            reasons.append(f"pipeline {name!r} has {'failed' if run.error else 'ended'}")
+        elif progress.at is not None and time.time() - progress.at > PATIENCE:
+            reasons.append(f"pipeline {name!r} shows no progress for {time.time() - progress.at:,.0f} s")
+    return reasons

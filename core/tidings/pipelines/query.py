@@ -1,0 +1,200 @@
+"""A pipeline that runs: its query, what becomes of each batch, and how it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidings.coordination.pipeline_lock import Claim
+from tidings.errors import PipelineFailed, TidingsError
+from tidings.logs import Transaction
+from tidings.pipelines.pipeline import INTERVAL, Pipeline
+from tidings.pipelines.progress import Meter, Progress
+from tidings.stages.state import Head, State
+from tidings.updates import STAMPED, checked, timed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+WATCH = 1  # second, between two looks at the claim
+COMMIT = 5.0  # seconds that Spark gets to note that a batch is done
+
+_PACE = "spark.sql.streaming.pollingDelay"
+
+logger = logging.getLogger(__name__)
+
+
+class PipelineRun:
+    """One run of a pipeline. Made by `Pipeline.start`; a context manager, which stops it at its end."""
+
+    def __init__(self, pipeline: Pipeline, spark: SparkSession, claim: Claim, *, once: bool = False) -> None:
+        self.pipeline = pipeline
+        self.name = pipeline.name
+        self.error: BaseException | None = None
+        self._claim = claim
+        self._busy = threading.Lock()
+        self._stopping = threading.Event()
+        self._ended = threading.Event()
+        self._batch_id = -1
+        self._heads: dict[str, Head] = {}
+        self._meter = Meter(pipeline.inputs)
+        writer = pipeline.read(spark).writeStream.queryName(self.name).foreachBatch(self._step)
+        writer = writer.option("checkpointLocation", str(pipeline.checkpoint))
+        with _unhurried(spark):
+            trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
+            self._query: StreamingQuery = trigger.start()
+        self._thread = threading.Thread(target=self._watch, name=f"tidings-pipeline-{self.name}", daemon=True)
+        self._thread.start()
+        logger.info("pipeline %r runs, from %s", self.name, pipeline.checkpoint)
+
+    @property
+    def active(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self._ended.is_set()
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        return self._meter.progress()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it ends, and say whether it has; `PipelineFailed` if it ended before its time."""
+        ended = self._ended.wait(timeout)
+        if ended and self.error is not None:
+            raise PipelineFailed(f"pipeline {self.name!r} failed: {cause(self.error)}") from self.error
+        return ended
+
+    def stop(self) -> None:
+        """End it after the batch that is under way."""
+        self._stopping.set()
+        with self._busy:
+            # Spark notes the batch as done a moment after the step; stopped before, it would repeat it.
+            deadline = time.monotonic() + COMMIT
+            noted = self.pipeline.checkpoint / "commits" / str(self._batch_id)
+            while self.active and self._batch_id >= 0 and not noted.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        if self.active:
+            self._query.stop()
+        self._ended.wait()
+
+    def __enter__(self) -> PipelineRun:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # What happens to a batch
+
+    def _step(self, batch: DataFrame, batch_id: int) -> None:
+        try:
+            with self._busy:
+                if self._stopping.is_set():
+                    raise PipelineFailed("the pipeline is being stopped; the batch is for the next run")
+                started = time.monotonic()
+                written = self._process(batch, batch_id)
+                self._batch_id = batch_id
+                self._meter.finished(batch_id, time.monotonic() - started, written)
+        except BaseException as error:
+            if not self._stopping.is_set():
+                self.error = error
+            raise
+
+    def _process(self, batch: DataFrame, batch_id: int) -> int:
+        """Write what the stage makes of the batch; how many updates that were."""
+        self._check_claim()
+        app, written = self._app(), 0
+        state = State(self.pipeline.tables, app, batch_id, self._heads)
+        made = self.pipeline.stage.apply(batch, state)
+        if made is not None and self.pipeline.output is not None:
+            rows = timed(checked(ordered(made)))
+            self._check_claim()
+            appended = self.pipeline.output.writable_log.append(rows, Transaction(app, batch_id))
+            written = 0 if appended is None else len(rows)
+        state.commit()
+        return written
+
+    def _app(self) -> str:
+        """Who writes: made anew with the checkpoint, whose batches begin at 0 again."""
+        metadata = json.loads((self.pipeline.checkpoint / "metadata").read_text())
+        return f"tidings-pipeline-{metadata['id']}"
+
+    def _check_claim(self) -> None:
+        if not self._claim.valid():
+            raise _claim_lost()
+
+    # How it goes on, and ends
+
+    def _watch(self) -> None:
+        try:
+            while not self._query.awaitTermination(WATCH):
+                self._meter.told(self._query.recentProgress)
+                if not self._claim.valid():
+                    self.error = self.error or _claim_lost()
+                    self._query.stop()
+        except Exception as error:  # noqa: BLE001 - Spark's own, or what it wrapped: told by `wait`
+            if not self._stopping.is_set() and self.error is None:
+                self.error = error
+        finally:
+            with contextlib.suppress(Exception):  # Spark may be gone
+                self._query.stop()  # never without a claim, whatever went wrong here
+                self._meter.told(self._query.recentProgress)
+            self._claim.release()
+            self._ended.set()
+            logger.info("pipeline %r has ended", self.name)
+
+
+@contextlib.contextmanager
+def _unhurried(spark: SparkSession) -> Iterator[None]:
+    """Let a query that is started here look for rows every so often when it has none: Spark's own pace takes a core.
+
+    A trigger with that interval would do the same, and complain of every batch that takes longer.
+    """
+    ours = f"{int(INTERVAL * 1000)}ms"
+    if spark.conf.get(_PACE, ours) != ours:  # someone has set it
+        yield
+        return
+    spark.conf.set(_PACE, ours)
+    try:
+        yield
+    finally:
+        spark.conf.unset(_PACE)
+
+
+def _claim_lost() -> PipelineFailed:
+    return PipelineFailed("the session with ZooKeeper was lost, and another process may run the pipeline now")
+
+
+def ordered(made: DataFrame | pa.Table) -> pa.Table:
+    """What a stage made as a log takes it: in the order of the updates that it was made from, as far as that is told.
+
+    Rows of one update stay in the order in which they are.
+    """
+    rows = made if isinstance(made, pa.Table) else made.toArrow()
+    keys = [(name, "ascending") for name in ("stream", *STAMPED) if name in rows.column_names]
+    if keys:
+        rows = rows.take(pc.sort_indices(rows, sort_keys=keys))
+    return rows.drop_columns("stream") if "stream" in rows.column_names else rows
+
+
+def cause(error: BaseException) -> str:
+    """What went wrong, in one line, without the trace that Spark puts around it."""
+    if isinstance(error, TidingsError):
+        return str(error)
+    told = re.findall(r"tidings\.errors\.\w+: (.+)", str(error))
+    if told:
+        return str(told[-1])
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no reason was given'}"

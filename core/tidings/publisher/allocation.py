@@ -1,0 +1,203 @@
+"""Allocation: on which caravan each flow of a stream rides, in one publisher.
+
+Every now and then flows are allocated anew, as the policy says: those that have room again get on a caravan, caravans
+that are near each other become one, and one whose flows are far apart becomes several.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from tidings.errors import PluginBroken, TidingsError
+from tidings.flows import Flow
+from tidings.logs import Log, TailedLog
+from tidings.plugins import load
+from tidings.positions import Position
+from tidings.publisher.caravans import AllocationPolicy, Caravan, Limits, Rider, assign
+from tidings.publisher.flow_session import Sending, State
+
+POLICY = "gaps"
+EVERY = 0.25  # seconds between two allocations, if nothing happens
+AT_MOST = 0.01  # the same, whatever happens
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CaravanStatus:
+    """What operators see of a caravan: how far it is from the head, its flows, and what it has read."""
+
+    number: int
+    behind: int
+    flows: int
+    rate: float
+    rows_read: int
+    bytes_read: int
+
+    def to_json(self) -> dict[str, float]:
+        """As it is kept in ZooKeeper."""
+        return asdict(self)
+
+
+class Allocation:
+    """The caravans of one pump, which `lock` guards as it does the flows.
+
+    `run` is called for each caravan in a thread of its own, and returns when the caravan is closed, or the pump.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        log: Log,
+        flows: Mapping[Flow, Sending],
+        lock: threading.RLock,
+        *,
+        window_bytes: int,
+        run: Callable[[Caravan], None],
+        on_trouble: Callable[[TidingsError], None],
+    ) -> None:
+        self._stream = stream
+        self._log = log
+        self._flows = flows
+        self._lock = lock
+        self._window = window_bytes
+        self._run = run
+        self._on_trouble = on_trouble
+        self._policy: AllocationPolicy = load("tidings.allocation", POLICY)
+        self._limits = Limits()
+        self._caravans: dict[Caravan, threading.Thread] = {}
+        self._count = 0
+        self._now = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._allocating, name="tidings-caravans", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Allocate no more, and wait until nobody reads."""
+        self._stopped.set()
+        self._now.set()
+        self._thread.join()
+        for thread in self._caravans.values():
+            thread.join()
+
+    def control(self, policy: str, limits: Limits) -> None:
+        """Go by this policy and these limits from now on."""
+        self._policy = load("tidings.allocation", policy)
+        self._limits = limits
+        self._now.set()
+
+    def wake(self) -> None:
+        """A flow wants to ride: it was opened, or has room again."""
+        self._now.set()
+
+    def begin_again(self) -> None:
+        """Leave all caravans, and begin again with new ones."""
+        with self._lock:
+            for one in self._flows.values():
+                one.caravan = None
+        self._now.set()
+
+    def count(self, caravan: Caravan, rows: int, size: int) -> None:
+        """A caravan has read so much: hold it back if that is more than the limits allow."""
+        with self._lock:
+            caravan.meter.count(rows, size)
+            if self._limits.rate is None and self._limits.total_rate is None:
+                return
+            others = [one for one in self._caravans if one is not caravan]
+            lead = max([caravan, *others], key=lambda one: sum(at.seq for at in one.at.values()))
+            leading, trailing = self._limits.allowances(lead.meter.rate, len(others))
+        caravan.hold_back(rows, leading if lead is caravan else trailing)
+
+    def caravans(self) -> list[CaravanStatus]:
+        """The caravans, the lead first."""
+        heads = {shard: held.head for shard, held in self._log.bounds().items()}
+        with self._lock:
+            found = [
+                CaravanStatus(
+                    caravan.number,
+                    max(self._behind(one, heads) for one in riding),
+                    len(riding),
+                    caravan.meter.rate,
+                    caravan.meter.rows,
+                    caravan.meter.bytes,
+                )
+                for caravan in self._caravans
+                if (riding := [one for one in self._flows.values() if one.caravan is caravan])
+            ]
+        return sorted(found, key=lambda status: status.behind)
+
+    def _allocating(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._allocate()
+            except TidingsError as error:
+                self._on_trouble(error)
+            except Exception:  # a policy may be anybody's
+                logger.exception("flows of stream %r cannot be allocated to caravans", self._stream)
+            self._stopped.wait(AT_MOST)
+            self._now.wait(EVERY)
+            self._now.clear()
+
+    def _allocate(self) -> None:
+        """Let flows ride as the policy says."""
+        if not any(one.state is State.OPEN for one in list(self._flows.values())):
+            self._retire([])
+            return
+        heads = {shard: held.head for shard, held in self._log.bounds().items()}
+        with self._lock:
+            waiting = [one for one in self._flows.values() if self._waits(one)]
+            riding = [
+                one
+                for one in self._flows.values()
+                if one.state is State.OPEN and one.caravan is not None and not one.caravan.bulk
+            ]
+            riders = {Rider(one.flow, self._behind(one, heads), one.flow.shard): one for one in (*riding, *waiting)}
+            groups = [[riders[rider] for rider in group] for group in self._grouped(list(riders))]
+            kept = [caravan for caravan in self._caravans if caravan.bulk]
+            for caravan, group in assign(groups, [one for one in self._caravans if not one.bulk]):
+                chosen = caravan or self._new()
+                kept.append(chosen)
+                for one in group:
+                    if one.caravan is not chosen:
+                        one.caravan = chosen
+                        chosen.idle_at = None
+        self._retire(kept)
+
+    def _waits(self, one: Sending) -> bool:
+        """Whether a flow wants to be read for, and nobody does."""
+        return one.state is State.OPEN and one.caravan is None and one.bytes_in_flight <= self._window // 2
+
+    def _behind(self, one: Sending, heads: Mapping[int, Position]) -> int:
+        """About how many updates lie before a flow."""
+        head = heads[one.flow.shard]
+        if isinstance(self._log, TailedLog):
+            return self._log.distance(one.sent, head) if one.sent < head else 0
+        return max(0, head.seq - one.sent.seq)
+
+    def _grouped(self, riders: list[Rider]) -> Sequence[Sequence[Rider]]:
+        """What the policy says, if it makes sense."""
+        groups = self._policy(riders, self._limits)
+        if Counter(rider for group in groups for rider in group) != Counter(riders):
+            raise PluginBroken("an allocation policy must put each flow into one group")
+        if len(groups) > self._limits.caravans:
+            raise PluginBroken(f"an allocation policy made {len(groups)} caravans; {self._limits.caravans} are allowed")
+        return groups
+
+    def _new(self) -> Caravan:
+        self._count += 1
+        caravan = Caravan(self._count, self._log.reader(), ordered=isinstance(self._log, TailedLog))
+        thread = threading.Thread(target=self._run, args=(caravan,), name=f"tidings-caravan-{self._count}", daemon=True)
+        self._caravans[caravan] = thread
+        thread.start()
+        return caravan
+
+    def _retire(self, kept: Iterable[Caravan]) -> None:
+        """Let the caravans go that nobody rides on any more."""
+        with self._lock:
+            for caravan in self._caravans.keys() - set(kept):
+                caravan.closed = True
+                del self._caravans[caravan]

@@ -1,0 +1,189 @@
+"""Sending a large range from Spark's executors, in parallel: for flows that are far behind.
+
+Spark reads the range with its own readers, evaluates every application's filter as columns in one pass, brings the rows
+of each shard together in their order, and the tasks send them to the subscribers. A task ends when all that it sent is
+processed; so when the job ends, the flows stand at the end of the range. A task that fails is not tried again: it
+would repeat rows that were sent, out of turn. The flows then start again at their datamarkers.
+
+Nothing here looks at a lease: a job outlives it when ZooKeeper is away. What it sends bears the epoch, though, and a
+subscriber that holds the flow in a later one refuses it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from tidings.errors import DeliveryFailed
+from tidings.positions import Position, Positions
+from tidings.updates import SCHEMA
+from tidings.wire.connection import PROTOCOL, Connection, Message, Security
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from tidings.filters import Filter
+    from tidings.logs import Log
+    from tidings.publisher.flow_session import Sending
+
+MESSAGES_IN_FLIGHT = 8
+PATIENCE = 60.0
+
+
+@dataclass(frozen=True)
+class Target:
+    """A flow, as a task needs to know it."""
+
+    application: str
+    stream: str
+    shard: int
+    epoch: int
+    turn: int
+    after: Position
+    address: str
+    key: tuple[str, str]
+    filter: int
+
+
+def send_in_bulk(
+    spark: SparkSession,
+    log: Log,
+    after: Positions,
+    upto: Positions,
+    group: Sequence[Sending],
+    security: Security,
+) -> None:
+    """Send the rows between to the flows, and return when they are processed; `DeliveryFailed` if that fails."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as sf
+
+    filters = list(dict.fromkeys(one.filter for one in group))
+    targets = _targets(group, filters)
+    chosen = [one.column().alias(f"_{number}") for number, one in enumerate(filters)]
+    shards = sorted({target.shard for target in targets})
+    rows = log.scan(spark, after, upto).where(sf.col("shard").isin(shards)).select("*", *chosen)
+    parts = max(1, min(len(shards), spark.sparkContext.defaultParallelism))
+    ordered = rows.repartition(parts, "shard").sortWithinPartitions("shard", "seq", "index")
+    try:
+        ordered.mapInArrow(_Task(tuple(targets), security), "sent long").agg(sf.sum("sent")).collect()
+    except PySparkException as error:
+        raise DeliveryFailed(f"a large step failed: {str(error).splitlines()[0]}") from None
+
+
+def _targets(group: Sequence[Sending], filters: Sequence[Filter]) -> list[Target]:
+    return [
+        Target(
+            *one.flow,
+            one.epoch,
+            one.turn,
+            one.sent,
+            one.connection.address,
+            one.connection.key,
+            filters.index(one.filter),
+        )
+        for one in group
+        if one.connection is not None
+    ]
+
+
+class _Task:
+    """What a task does with the rows of its shards."""
+
+    def __init__(self, targets: Sequence[Target], security: Security) -> None:
+        self._targets = targets
+        self._security = security
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() > 0:
+            raise RuntimeError("a task that sends is not tried again")
+        exchanges: dict[tuple[str, str], _Exchange] = {}
+        sent = 0
+        try:
+            for batch in batches:
+                sent += self._send(batch, exchanges)
+            for exchange in exchanges.values():
+                exchange.finish()
+        finally:
+            for exchange in exchanges.values():
+                exchange.close()
+        yield pa.record_batch({"sent": pa.array([sent], pa.int64())})
+
+    def _send(self, batch: pa.RecordBatch, exchanges: dict[tuple[str, str], _Exchange]) -> int:
+        shards, seqs, indexes = (batch[name].to_numpy() for name in ("shard", "seq", "index"))
+        rows = batch.select(SCHEMA.names).cast(SCHEMA)
+        sent = 0
+        for target in self._targets:
+            first, end = np.searchsorted(shards, [target.shard, target.shard + 1]).tolist()
+            if first == end:
+                continue
+            fresh = (seqs[first:end] > target.after.seq) | (
+                (seqs[first:end] == target.after.seq) & (indexes[first:end] > target.after.index)
+            )
+            wanted = fresh & batch[f"_{target.filter}"].to_numpy(zero_copy_only=False)[first:end]
+            if not wanted.any():
+                continue
+            place = (target.application, target.address)
+            if place not in exchanges:
+                exchanges[place] = _Exchange(target, self._security)
+            part = rows.slice(first, end - first)
+            piece = part if wanted.all() else part.filter(pa.array(wanted))
+            exchanges[place].send(target, piece, Position(int(seqs[end - 1]), int(indexes[end - 1])))
+            sent += piece.num_rows
+        return sent
+
+
+class _Exchange:
+    """A task's exchange with one subscriber, with so many messages on their way and no more."""
+
+    def __init__(self, target: Target, security: Security) -> None:
+        hello: Message = {"t": "hello", "protocol": PROTOCOL, "publisher": "", "application": target.application}
+        self._changed = threading.Condition()
+        self._on_their_way = 0
+        self._problem: str | None = None
+        self._connection = Connection(
+            target.key, target.address, hello, security, self._hear, lambda _, reason: self._fail(reason)
+        )
+
+    def send(self, target: Target, rows: pa.RecordBatch, upto: Position) -> None:
+        self._wait(lambda: self._on_their_way < MESSAGES_IN_FLIGHT)
+        self._on_their_way += 1
+        part = [target.shard, target.epoch, target.turn, rows.num_rows, upto.seq, upto.index]
+        self._connection.send({"t": "batch", "stream": target.stream, "parts": [part]}, rows)
+
+    def finish(self) -> None:
+        """Wait until all is processed."""
+        self._wait(lambda: self._on_their_way == 0)
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def _hear(self, connection: Connection, message: Message) -> None:
+        with self._changed:
+            if message["t"] == "done":
+                self._on_their_way -= 1
+            else:
+                self._problem = f"{message['t']}: {message.get('reason')}"
+            self._changed.notify_all()
+
+    def _fail(self, reason: str) -> None:
+        with self._changed:
+            self._problem = self._problem or reason
+            self._changed.notify_all()
+
+    def _wait(self, ready: Callable[[], bool]) -> None:
+        with self._changed:
+            while self._problem is None and not ready():
+                before = self._on_their_way
+                self._changed.wait(PATIENCE)
+                if self._on_their_way == before and self._problem is None:
+                    raise RuntimeError(f"the subscriber has processed nothing for {PATIENCE:g} s")
+            if self._problem is not None:
+                raise RuntimeError(f"the subscriber does not go on: {self._problem}")

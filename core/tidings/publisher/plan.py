@@ -1,0 +1,116 @@
+"""The plan: which flows there are, which publisher should own each, and where a flow starts.
+
+Every publisher reads the same in ZooKeeper and plans alike, so that none has to ask another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidings.applications import Application
+from tidings.coordination.node_cache import View
+from tidings.errors import TidingsError
+from tidings.flows import Flow
+from tidings.logs import Log, positions_at
+from tidings.positions import Bounds, Position
+from tidings.publisher.ownership import Member, plan_ownership
+from tidings.streams import StreamDefinition
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be sent, and by whom."""
+
+    streams: Mapping[str, StreamDefinition] = field(default_factory=dict)
+    applications: Mapping[str, Application] = field(default_factory=dict)
+    flows: Mapping[Application, list[Flow]] = field(default_factory=dict)
+    owners: Mapping[Flow, str] = field(default_factory=dict)
+    """The publisher that should own each flow; a flow that nobody can read is left out."""
+
+
+def read_plan(view: View) -> Plan:
+    """The plan as it follows from what ZooKeeper says now."""
+    streams = _streams(view)
+    applications = _applications(view)
+    flows = {
+        application: [
+            Flow(application.name, stream, shard)
+            for stream in application.streams
+            if stream in streams
+            for shard in range(streams[stream].shards)
+        ]
+        for application in applications.values()
+    }
+    every = [flow for those in flows.values() for flow in those]
+    owners = plan_ownership(_members(view, streams), every, _pins(view, every))
+    return Plan(streams, applications, flows, owners)
+
+
+def _streams(view: View) -> dict[str, StreamDefinition]:
+    names = view.children("streams")
+    view.fill([("streams", name) for name in names])
+    known = {name: value for name in names if (value := view.value("streams", name))}
+    return {name: StreamDefinition.from_json(value) for name, value in known.items()}
+
+
+def _applications(view: View) -> dict[str, Application]:
+    found = {}
+    names = view.children("applications")
+    view.fill([("applications", name) for name in names])
+    for name in names:
+        value = view.value("applications", name)
+        try:
+            if value is not None:
+                found[name] = Application.from_json(value)
+        except TidingsError as error:
+            logger.warning("application %r cannot be served: %s", name, error)
+    return found
+
+
+def _members(view: View, streams: Mapping[str, StreamDefinition]) -> list[Member]:
+    records = {name: view.value("publishers", name) for name in view.children("publishers")}
+    return [_member(name, record, streams) for name, record in records.items() if record is not None]
+
+
+def _member(name: str, record: Mapping[str, Any], streams: Mapping[str, StreamDefinition]) -> Member:
+    """A publisher as it tells of itself, with the streams that it can read."""
+    readable = set(streams if record["streams"] is None else record["streams"])
+    replica, ranks = record.get("replica"), {}
+    if replica is not None:
+        ranks = {
+            stream: 1 + list(definition.replicas).index(replica)
+            for stream, definition in streams.items()
+            if replica in definition.replicas
+        }
+        readable &= ranks.keys()
+    readable -= set(record.get("unreadable", ()))
+    return Member(name, frozenset(readable), record["draining"], ranks)
+
+
+def _pins(view: View, flows: Sequence[Flow]) -> dict[Flow, str]:
+    view.fill([(*flow.place, "control") for flow in flows])
+    controls = {flow: view.value(*flow.place, "control") for flow in flows}
+    return {flow: control["pin"] for flow, control in controls.items() if control and control.get("pin")}
+
+
+def starting_position(
+    application: Application, flow: Flow, log: Log, bounds: Bounds, before: Position | None
+) -> Position:
+    """Where a flow goes on that stood at `before`, or begins if that is None."""
+    if before is not None and (application.mode == "reliable" or application.max_age is not None):
+        return before  # what is too old by now is skipped, and counted, as it is read
+    named = application.starting_positions(flow.stream)
+    if application.mode == "realtime" or application.start == "latest":
+        return bounds.head
+    if application.start == "earliest":
+        return bounds.floor
+    if named is not None:
+        return named[flow.shard].before if flow.shard in named else bounds.floor
+    time_wanted = application.starting_time()
+    assert time_wanted is not None
+    return positions_at(log, flow.shard, time_wanted)

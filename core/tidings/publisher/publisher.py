@@ -1,0 +1,341 @@
+"""The publisher: owns flows, and has each sent to the subscriber that holds it.
+
+One thread compares the plan with what this publisher does, and takes and releases flows. A `Pump` for each stream does
+the sending; `Placement` finds the subscribers and speaks with them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from kazoo.protocol.states import KazooState
+
+from tidings.applications import Application
+from tidings.coordination.lease import Lease
+from tidings.coordination.membership import Membership
+from tidings.coordination.node_cache import View
+from tidings.coordination.zookeeper import Coordination, check_name
+from tidings.errors import CoordinationUnavailable, PublisherExists, TidingsError
+from tidings.flows import Flow
+from tidings.logs import Log, open_log
+from tidings.positions import Position, Positions
+from tidings.publisher.assignment import Placement
+from tidings.publisher.bulk import send_in_bulk
+from tidings.publisher.flow_session import Sending
+from tidings.publisher.ownership import Ownership, Taken, Wanted
+from tidings.publisher.plan import Plan, read_plan, starting_position
+from tidings.publisher.pump import BULK_ROWS, Pump
+from tidings.publisher.pump_set import Pumps
+from tidings.publisher.reports import Oversight
+from tidings.streams import StreamDefinition
+from tidings.wire.connection import OPEN, Security
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AT_ONCE = 500  # flows that are taken together
+PLAN_AT_LEAST = 5.0  # seconds between two looks at everything, though nothing seems to have changed
+
+logger = logging.getLogger(__name__)
+
+
+class Publisher:
+    """Made by `Cluster.publisher`. A context manager; `run` blocks until `close`.
+
+    | option | default | meaning |
+    | --- | --- | --- |
+    | `streams` | all | the streams it can read |
+    | `name` | made up | names this instance; no two may have one name at a time |
+    | `replica` | none | the replica that it reads, of streams that have one of this name; it reads no others |
+    | `token_interval` | 5 | seconds between datamarkers of a flow |
+    | `spark` | none | a session, or what makes one, for backlogs of more than `bulk_rows` (1,000,000) |
+    | `window_bytes` | 8 MiB | bytes that may be on their way for one flow |
+    | `patience` | 10 | seconds to wait for a subscriber that does not answer |
+    | `security` | none | a shared token, and TLS |
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        streams: Sequence[str] | None = None,
+        *,
+        spark: SparkSession | Callable[[], SparkSession] | None = None,
+        bulk_rows: int = BULK_ROWS,
+        name: str | None = None,
+        replica: str | None = None,
+        token_interval: float = 5.0,
+        window_bytes: int = 8 * 2**20,
+        patience: float = 10.0,
+        security: Security = OPEN,
+    ) -> None:
+        self.name = check_name("a publisher", name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        self._coordination = coordination
+        self._chosen = None if streams is None else frozenset(streams)
+        self._replica = None if replica is None else check_name("a replica", replica)
+        self._spark = spark
+        self._bulk_rows = bulk_rows
+        self._window = window_bytes
+        self._security = security
+        self._ownership = Ownership(coordination, self.name)
+        self._changed = threading.Event()
+        self._stale = True
+        self._closed = threading.Event()
+        self._draining = False
+        self._suspended = False
+        self._lost = False
+        self._pumps = Pumps(self._pump, self._give_up, patience)
+        self._given_up: dict[Flow, int] = {}
+        self._plan = Plan()
+        self._view = View(coordination, self._on_change)
+        taken = PublisherExists(f"a publisher {self.name!r} is running already; give this one another name")
+        self._membership = Membership(self._view, coordination, ("publishers", self.name), taken)
+        self._membership.join(self._record)
+        self._lease = Lease(coordination)
+        self._placement = Placement(
+            self.name,
+            self._view,
+            self._ownership,
+            self._pumps.running,
+            self.may_send,
+            self._changed.set,
+            security=security,
+            patience=patience,
+            token_interval=token_interval,
+        )
+        self._oversight = Oversight(
+            coordination,
+            self.name,
+            self._pumps.running,
+            lambda: [flow for flows in self._plan.flows.values() for flow in flows],
+            self.may_send,
+        )
+        coordination.client.add_listener(self._on_state)
+        self._thread = threading.Thread(target=self._control, name="tidings-control", daemon=True)
+        self._thread.start()
+
+    @property
+    def flows(self) -> list[Flow]:
+        """The flows that this publisher owns now."""
+        return sorted(sending.flow for sending in self._placement.sendings())
+
+    def run(self) -> None:
+        """Wait until the publisher is closed."""
+        while not self._closed.wait(1.0):
+            pass  # a signal may reach another thread; then Python heeds it when this one wakes
+
+    def close(self, timeout: float = 15.0) -> None:
+        """Give all flows away at a token each, and leave."""
+        if self._closed.is_set():
+            return
+        self._draining = True
+        self._on_change()
+        deadline = time.monotonic() + timeout
+        while self.flows and time.monotonic() < deadline and self.may_send():
+            time.sleep(0.02)
+        self._closed.set()
+        self._changed.set()
+        self._thread.join()
+        self._coordination.client.remove_listener(self._on_state)
+        self._oversight.close()
+        self._pumps.close()
+        self._placement.close()
+        if self._coordination.client.connected:  # else what is left goes with the session
+            with contextlib.suppress(TidingsError):
+                self._release_given_up()
+                for sending in self._placement.sendings():
+                    self._ownership.release(sending.flow, sending.epoch)
+        self._membership.leave()
+        self._lease.close()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def may_send(self) -> bool:
+        """Whether this process may believe that it owns its flows."""
+        return self._lease.valid() and not self._suspended and not self._lost
+
+    # Control
+
+    def _on_change(self) -> None:
+        self._stale = True
+        self._changed.set()
+
+    def _on_state(self, state: str) -> None:
+        self._suspended = state == KazooState.SUSPENDED
+        if state == KazooState.LOST:
+            self._lost = True
+            self._lease.void()
+        self._on_change()
+
+    def _control(self) -> None:
+        planned = 0.0
+        while not self._closed.is_set():
+            self._changed.wait(0.2)
+            self._changed.clear()
+            try:
+                if self._lost and self._coordination.client.connected:
+                    self._start_afresh()
+                if self._suspended or self._lost:
+                    continue
+                begun = time.monotonic()
+                self._stale |= self._pumps.broken
+                replan = self._stale or begun - planned > PLAN_AT_LEAST
+                if replan:
+                    self._stale, planned = False, begun
+                    if not self._reconcile():
+                        self._stale = True
+                for application, flows in self._plan.flows.items():
+                    self._place(application, flows, replan)
+                self._placement.advance()
+                self._closed.wait(time.monotonic() - begun)  # with very many flows, leave half of the time to sending
+            except TidingsError as error:
+                self._stale = True
+                logger.info("publisher %s: %s", self.name, error)
+            except Exception:
+                self._stale = True
+                logger.exception("publisher %s: a step of its control failed", self.name)
+                self._closed.wait(1.0)
+
+    def _place(self, application: Application, flows: list[Flow], replan: bool) -> None:
+        try:
+            self._placement.place(application, flows, replan=replan)
+        except CoordinationUnavailable:
+            raise
+        except Exception:  # a balancer may be anybody's: the other applications go on
+            logger.exception("the flows of application %r cannot be placed", application.name)
+
+    def _start_afresh(self) -> None:
+        """The session was lost, and with it all that we owned."""
+        for sending in list(self._placement.sendings()):
+            self._placement.forget(sending)
+        self._given_up.clear()
+        self._placement.hang_up()
+        self._membership.lost()
+        self._view.forget()
+        self._coordination.ping()
+        self._lost = False
+
+    def _reconcile(self) -> bool:
+        """Take the flows that should be ours, and leave the others; False if it must be tried again soon."""
+        self._release_given_up()
+        self._membership.keep(self._record)
+        self._plan = plan = read_plan(self._view)
+        mine = {flow for flow, owner in plan.owners.items() if owner == self.name}
+        readable = {name: one.at(self._replica) for name, one in plan.streams.items() if self._reads(one)}
+        self._pumps.open({flow.stream for flow in mine}, readable)
+        self._release_given_up()
+        self._membership.keep(self._record)  # so that others learn at once what cannot be read here
+        owned = {sending.flow: sending for sending in self._placement.sendings()}
+        for flow, sending in owned.items():
+            if flow.application not in plan.applications:
+                self._placement.forget(sending)
+            elif flow not in mine:
+                self._placement.leave(sending)
+            else:
+                self._update(sending, plan.applications[flow.application])
+        wanted = [flow for flow in mine if flow not in owned and flow.stream in self._pumps.running]
+        self._view.fill([(*flow.place, "owner") for flow in wanted])
+        # One that has an owner is looked at again when that is gone, which the view tells.
+        free = [flow for flow in wanted if self._view.value(*flow.place, "owner") is None]
+        whole = [self._take(free[at : at + AT_ONCE], plan.applications) for at in range(0, len(free), AT_ONCE)]
+        return all(whole) and not self._pumps.unreadable
+
+    def _reads(self, stream: StreamDefinition) -> bool:
+        return self._replica is None or self._replica in stream.replicas
+
+    @property
+    def _record(self) -> dict[str, object]:
+        return {
+            "streams": sorted(self._chosen) if self._chosen is not None else None,
+            "draining": self._draining,
+            "replica": self._replica,
+            "unreadable": self._pumps.unreadable,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+
+    def _take(self, flows: list[Flow], applications: Mapping[str, Application]) -> bool:
+        """Become the owner of flows; False if one should be tried again, though nothing in ZooKeeper changes."""
+        bounds = {}
+        for stream in {flow.stream for flow in flows} & self._pumps.running.keys():
+            try:
+                bounds[stream] = self._pumps.running[stream].log.bounds()
+            except TidingsError as error:
+                self._pumps.give_up(stream, str(error))
+                self._release_given_up()
+        flows = [flow for flow in flows if flow.stream in bounds]
+
+        def start(flow: Flow, before: Position | None) -> Position:
+            log = self._pumps.running[flow.stream].log
+            return starting_position(applications[flow.application], flow, log, bounds[flow.stream][flow.shard], before)
+
+        wanted = [
+            Wanted(flow, functools.partial(start, flow), self._view.version("applications", flow.application))
+            for flow in flows
+        ]
+        taken = self._ownership.take(wanted, {"host": socket.gethostname(), "pid": os.getpid()})
+        for flow, one in zip(flows, taken, strict=True):
+            if one is not None:
+                self._own(flow, one, applications[flow.application])
+        return None not in taken
+
+    def _own(self, flow: Flow, taken: Taken, application: Application) -> None:
+        pump = self._pumps.running[flow.stream]
+        sending = Sending(pump.lock, flow, taken.epoch, application, application.parsed_filter(), taken.position)
+        sending.subscriber = taken.holder
+        sending.bound = taken.holder is not None
+        if application.mode == "realtime" and taken.before is not None:
+            sending.passed_over = max(0, taken.position.seq - taken.before.seq)
+        with pump.lock:
+            pump.flows[flow] = sending
+        logger.info("publisher %s owns %s, epoch %d, from %s", self.name, flow, taken.epoch, taken.position)
+
+    def _update(self, sending: Sending, application: Application) -> None:
+        if sending.application != application:
+            with sending.lock:
+                sending.application = application
+                sending.filter = application.parsed_filter()
+            self._placement.unpark(sending)
+
+    def _give_up(self, sending: Sending) -> None:
+        self._placement.forget(sending)
+        self._given_up[sending.flow] = sending.epoch
+
+    def _release_given_up(self) -> None:
+        """Let others have the flows that we do not send any more; what fails is tried again."""
+        for flow, epoch in list(self._given_up.items()):
+            self._ownership.release(flow, epoch)
+            del self._given_up[flow]
+
+    def _pump(self, stream: StreamDefinition) -> Pump:
+        pump = Pump(
+            stream,
+            open_log(stream),
+            self.may_send,
+            self._placement.tell,
+            window_bytes=self._window,
+            bulk=self._send_in_bulk if self._spark else None,
+            bulk_rows=self._bulk_rows,
+        )
+        self._oversight.hear(pump)  # before it reads
+        return pump
+
+    def _send_in_bulk(self, log: Log, after: Positions, upto: Positions, group: list[Sending]) -> None:
+        spark = self._spark() if callable(self._spark) else self._spark
+        assert spark is not None
+        send_in_bulk(spark, log, after, upto, group, self._security)

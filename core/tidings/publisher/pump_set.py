@@ -1,0 +1,86 @@
+"""The pumps of a publisher: which logs it reads, and which it cannot read.
+
+A log that cannot be read is left to others, who may be at a replica of it, and tried again every now and then.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Set
+
+from tidings.errors import TidingsError
+from tidings.publisher.flow_session import Sending
+from tidings.publisher.pump import RETRY, Pump
+from tidings.streams import StreamDefinition
+
+logger = logging.getLogger(__name__)
+
+
+class Pumps:
+    """Makes and closes pumps. `release` is called with each flow of a log that is not read any more; it cannot fail.
+
+    A log is given up when it could not be read for `patience` seconds.
+    """
+
+    def __init__(
+        self, make: Callable[[StreamDefinition], Pump], release: Callable[[Sending], None], patience: float
+    ) -> None:
+        self.running: dict[str, Pump] = {}
+        """The pumps, by stream."""
+        self._make = make
+        self._release = release
+        self._patience = patience
+        self._unreadable: dict[str, str] = {}
+        self._retry = 0.0
+
+    @property
+    def unreadable(self) -> list[str]:
+        """The streams whose logs cannot be read."""
+        return sorted(self._unreadable)
+
+    @property
+    def broken(self) -> bool:
+        """Whether there is a log to be given up."""
+        return any(pump.broken(self._patience) is not None for pump in self.running.values())
+
+    def open(self, wanted: Set[str], defined: Mapping[str, StreamDefinition]) -> None:
+        """Have a pump for each stream that is wanted, and none for one that was dropped or made anew."""
+        for name, pump in list(self.running.items()):
+            if pump.stream != defined.get(name):
+                self._close(name)
+        for name, pump in list(self.running.items()):
+            if (reason := pump.broken(self._patience)) is not None:
+                self.give_up(name, reason)
+        self._unreadable = {name: reason for name, reason in self._unreadable.items() if name in defined}
+        if self._unreadable and time.monotonic() >= self._retry:
+            # Others may read them meanwhile, if they are at a replica.
+            self._retry = time.monotonic() + RETRY
+            wanted = wanted | self._unreadable.keys()
+        for name in wanted - self.running.keys():
+            try:
+                self.running[name] = self._make(defined[name])
+                self._unreadable.pop(name, None)
+            except TidingsError as error:
+                self._note_unreadable(name, str(error))
+
+    def give_up(self, stream: str, reason: str) -> None:
+        """Leave a stream whose log cannot be read to others."""
+        self._close(stream)
+        self._note_unreadable(stream, reason)
+
+    def close(self) -> None:
+        """Stop them all."""
+        for pump in self.running.values():
+            pump.close()
+
+    def _close(self, stream: str) -> None:
+        pump = self.running.pop(stream)
+        for sending in list(pump.flows.values()):
+            self._release(sending)
+        pump.close()
+
+    def _note_unreadable(self, stream: str, reason: str) -> None:
+        if self._unreadable.get(stream) != reason:  # said once, and the other streams go on
+            logger.warning("stream %r cannot be read: %s", stream, reason)
+        self._unreadable[stream] = reason

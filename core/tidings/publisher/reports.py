@@ -1,0 +1,139 @@
+"""What a publisher and its operators tell each other of caravans, and what datastores are told of datamarkers.
+
+```
+/<root>/caravans/<stream>               an operator's word: policy, limits, and how often to begin again
+/<root>/caravans/<stream>/<publisher>   ephemeral: the caravans, and how much was read and sent
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tidings.coordination.zookeeper import Coordination
+from tidings.datamarkers import Datamarker
+from tidings.errors import InvalidOption, TidingsError
+from tidings.flows import Flow, datamarkers
+from tidings.logs import TailedLog
+from tidings.positions import Position, Positions
+from tidings.publisher.allocation import POLICY
+from tidings.publisher.caravans import Limits
+from tidings.publisher.pump import Pump
+
+PLACE = "caravans"
+EVERY = 3.0  # seconds between two reports
+
+logger = logging.getLogger(__name__)
+
+
+class Oversight:
+    """Reports on the pumps of one publisher, and hears what operators want of them; in a thread of its own."""
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        publisher: str,
+        pumps: Mapping[str, Pump],
+        flows: Callable[[], Iterable[Flow]],
+        may_send: Callable[[], bool],
+    ) -> None:
+        self._coordination = coordination
+        self._publisher = publisher
+        self._pumps = pumps
+        self._flows = flows
+        self._may_send = may_send
+        self._heard: dict[Pump, dict[str, Any]] = {}
+        self._trouble = ""
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="tidings-oversight", daemon=True)
+        self._thread.start()
+
+    def hear(self, pump: Pump) -> None:
+        """Let a new pump go by what its stream and its operators say."""
+        try:
+            self._hear(pump.stream.name, pump)
+        except TidingsError as error:
+            self._say(error)
+
+    def close(self) -> None:
+        """Report no more."""
+        self._closed.set()
+        self._thread.join()
+        if self._may_send():
+            for stream in self._pumps:
+                try:
+                    self._coordination.release(PLACE, stream, self._publisher)
+                except TidingsError:
+                    return  # it goes with the session
+
+    def _run(self) -> None:
+        while not self._closed.wait(EVERY):
+            for stream, pump in list(self._pumps.items()):
+                if self._closed.is_set() or not self._may_send():
+                    break
+                try:
+                    self._hear(stream, pump)
+                    self._report(stream, pump)
+                    self._confirm(stream, pump)
+                except TidingsError as error:
+                    self._say(error)
+
+    def _say(self, error: TidingsError) -> None:
+        if str(error) != self._trouble:  # said once
+            logger.warning("%s", error)
+        self._trouble = str(error)
+
+    def _hear(self, stream: str, pump: Pump) -> None:
+        word = self._coordination.read(PLACE, stream) or {}
+        said = {**pump.stream.caravans, **{key: value for key, value in word.items() if value is not None}}
+        known, before = pump in self._heard, self._heard.get(pump, {})
+        if known and said == before:
+            return
+        self._heard = {known: word for known, word in self._heard.items() if known in self._pumps.values()}
+        self._heard[pump] = said
+        try:
+            pump.allocation.control(said.get("policy") or POLICY, Limits.from_json(said))
+        except (TidingsError, TypeError) as error:
+            raise InvalidOption(f"the caravans of stream {stream!r} stay as they are: {error}") from None
+        if known and said.get("again", 0) > before.get("again", 0):
+            pump.allocation.begin_again()
+
+    def _report(self, stream: str, pump: Pump) -> None:
+        record = {
+            "caravans": [one.to_json() for one in pump.allocation.caravans()],
+            "bytes_read": pump.bytes_read,
+            "bytes_sent": pump.bytes_sent,
+        }
+        self._coordination.claim(record, PLACE, stream, self._publisher, again=True)
+
+    def _confirm(self, stream: str, pump: Pump) -> None:
+        """Let a datastore forget what every flow has passed, whoever owns it."""
+        if isinstance(pump.log, TailedLog):
+            wanted = [flow for flow in self._flows() if flow.stream == stream]
+            markers = datamarkers(self._coordination, wanted)
+            upto = passed({flow: markers.get(flow) for flow in wanted}, pump.stream.shards)
+            heads = {shard: held.head for shard, held in pump.log.bounds().items()}
+            # A marker beyond the end is of a time before the datastore was restored.
+            if upto is not None and all(at <= heads[shard] for shard, at in upto.items()):
+                pump.log.confirm(upto)
+
+
+def passed(markers: Mapping[Flow, Datamarker | None], shards: int) -> Positions | None:
+    """The positions that every flow has passed; None if that cannot be said of each shard.
+
+    >>> from tidings.datamarkers import Datamarker
+    >>> known = {Flow(app, "s", 0): Datamarker(Position(seq), 1, None) for app, seq in (("a", 7), ("b", 9))}
+    >>> passed(known, 1)
+    Positions({"0": 7})
+    >>> passed({**known, Flow("c", "s", 0): None}, 1) is None
+    True
+    """
+    found: dict[int, Position] = {}
+    for flow, marker in markers.items():
+        if marker is None:
+            return None
+        found[flow.shard] = min(found.get(flow.shard, marker.position), marker.position)
+    return Positions(found) if len(found) == shards else None

@@ -1,0 +1,203 @@
+"""Whether this machine can run tidings: one check for each thing that it needs, with what to do if it is missing.
+
+>>> [check.name for check in checks() if check.name in ("python", "java")]
+['python', 'java']
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tidings.errors import TidingsError
+from tidings.runtime import jars, java
+
+ZOOKEEPER_PORT = 2181
+MEMORY_FLOOR = 2 * 1024**3
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. `fix` is what to do about it: empty unless `ok` is false."""
+
+    name: str
+    ok: bool
+    found: str
+    fix: str = ""
+
+
+def checks(zookeeper: str | None = None) -> list[Check]:
+    """Look at everything. ZooKeeper has to answer only if an address is given, here or by TIDINGS_ZOOKEEPER."""
+    address = zookeeper or os.environ.get("TIDINGS_ZOOKEEPER") or None
+    return [
+        check_python(),
+        check_java(),
+        check_packages(),
+        check_jars(),
+        check_memory(),
+        check_ports(),
+        check_zookeeper(address),
+    ]
+
+
+def check_python() -> Check:
+    """Python is 3.11 or later."""
+    version = tuple(sys.version_info[:3])
+    found = ".".join(map(str, version))
+    if version >= (3, 11):
+        return Check("python", True, found)
+    return Check("python", False, found, "Install Python 3.11 or later.")
+
+
+def check_java() -> Check:
+    """Java is there and new enough for Spark."""
+    return _tried("java", lambda: f"{(found := java.find()).version} at {found.path}")
+
+
+def check_packages() -> Check:
+    """What this distribution requires is installed, in a version that it allows."""
+    try:
+        required = importlib.metadata.requires("tidings") or []
+    except importlib.metadata.PackageNotFoundError:
+        return Check("packages", False, "tidings is not installed", "Run 'pip install -e .' in its folder.")
+    wrong, count = [], 0
+    for requirement in required:
+        if ";" in requirement:  # of an extra: whatever needs it names it
+            continue
+        match = re.match(r"([\w.-]+)(.*)", requirement)
+        assert match is not None
+        count += 1
+        try:
+            version = importlib.metadata.version(match[1])
+        except importlib.metadata.PackageNotFoundError:
+            wrong.append(f"{match[1]} is missing")
+        else:
+            if not allows(match[2], version):
+                wrong.append(f"{match[1]} is {version}, not {match[2].strip()}")
+    if wrong:
+        return Check("packages", False, "; ".join(wrong), f"Run '{sys.executable} -m pip install --upgrade tidings'.")
+    return Check("packages", True, f"{count} in their required versions")
+
+
+def allows(specifier: str, version: str) -> bool:
+    """Whether a version is within a range, of the plain kind that our own requirements are written in.
+
+    >>> allows(">=2.2,<3", "2.3.3"), allows("<3", "3.0"), allows("==4.2.0", "4.2.0"), allows("", "1")
+    (True, False, True, True)
+    """
+    have = _numbers(version)
+    for clause in filter(None, specifier.replace(" ", "").split(",")):
+        match = re.match(r"(==|>=|<=|!=|<|>)(.+)", clause)
+        if match is None:
+            raise ValueError(f"cannot read the version range '{specifier}'")
+        want = _numbers(match[2])
+        width = max(len(have), len(want))
+        a, b = (tuple((*numbers, *[0] * width)[:width]) for numbers in (have, want))
+        held = {"==": a == b, ">=": a >= b, "<=": a <= b, "!=": a != b, "<": a < b, ">": a > b}
+        if not held[match[1]]:
+            return False
+    return True
+
+
+def check_jars() -> Check:
+    """The jars are there and are the pinned ones. Nothing is fetched."""
+    wanted = jars.pins()
+    if os.environ.get("TIDINGS_JARS"):
+        return _tried("jars", lambda: f"{len(wanted)} in {jars.folder()} (TIDINGS_JARS)")
+    try:
+        place = jars.cache()
+    except TidingsError as error:
+        return Check("jars", False, "no place for them", _sentence(str(error)))
+    if not place.is_dir():
+        return Check("jars", False, f"not in {place}", "Run 'tidings jars'.")
+    wrong = jars.problems(place, wanted)
+    if wrong:
+        return Check("jars", False, f"in {place} {'; '.join(wrong)}", "Run 'tidings jars', which fetches them again.")
+    return Check("jars", True, f"{len(wanted)} in {place}")
+
+
+def check_memory() -> Check:
+    """There is memory for Spark's driver and a few Python workers."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found = f"{total / 1024**3:.1f} GiB"
+    if total >= MEMORY_FLOOR:
+        return Check("memory", True, found)
+    return Check("memory", False, found, f"Use a machine with at least {MEMORY_FLOOR // 1024**3} GiB.")
+
+
+def check_ports(port: int = ZOOKEEPER_PORT) -> Check:
+    """The port of a ZooKeeper for development is free, or has a ZooKeeper on it."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            pass
+        else:
+            return Check("ports", True, f"{port} is free")
+    answer = probe_zookeeper("127.0.0.1", port)
+    if answer is not None:
+        return Check("ports", True, f"{port} is in use by a ZooKeeper ({answer})")
+    fix = f"Stop what uses port {port}, or run 'tidings zookeeper' with another port."
+    return Check("ports", False, f"{port} is in use, and not by a ZooKeeper", fix)
+
+
+def check_zookeeper(address: str | None) -> Check:
+    """The ZooKeeper of that address answers; any one of its servers will do."""
+    if address is None:
+        return Check("zookeeper", True, "none was asked for; name one with --zookeeper or TIDINGS_ZOOKEEPER")
+    servers = address.partition("/")[0].split(",")
+    for server in servers:
+        host, _, port = server.strip().rpartition(":") if ":" in server else (server.strip(), "", str(ZOOKEEPER_PORT))
+        host = host.strip("[]")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+            fix = "Write the address as host:port/root, or host:port,host:port/root."
+            return Check("zookeeper", False, f"'{address}' is no address", fix)
+        answer = probe_zookeeper(host, int(port))
+        if answer is not None:
+            return Check("zookeeper", True, f"{host}:{port} answers ({answer})")
+    fix = "Start it ('tidings zookeeper' runs one for development), or correct the address."
+    return Check("zookeeper", False, f"{','.join(servers)} does not answer", fix)
+
+
+def probe_zookeeper(host: str, port: int, timeout: float = 2.0) -> str | None:
+    """The version and mode of the ZooKeeper there, or None if nothing there answers as one within `timeout` seconds."""
+    try:
+        with socket.create_connection((host, port), timeout) as connection:
+            connection.settimeout(timeout)
+            # The one four-letter word that a ZooKeeper answers unless it was told not to.
+            connection.sendall(b"srvr")
+            answer = b""
+            while len(answer) < 65536 and (part := connection.recv(4096)):
+                answer += part
+    except (OSError, UnicodeError):
+        return None
+    version = re.search(rb"^Zookeeper version: ([\w.]+)", answer, re.MULTILINE)
+    mode = re.search(rb"^Mode: (\w+)", answer, re.MULTILINE)
+    if version is None:
+        return None
+    return f"{version[1].decode()}, {mode[1].decode() if mode else 'not serving'}"
+
+
+def _tried(name: str, look: Callable[[], str]) -> Check:
+    # The sentence of the error says both what is wrong and what to do: found and fix are its two halves.
+    try:
+        return Check(name, True, look())
+    except TidingsError as error:
+        what, _, todo = str(error).rpartition(": ")
+        return Check(name, False, what, _sentence(todo))
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    # Of 2.0.0rc1 or 6.0.12.20261103 the leading numbers; our ranges ask for no more.
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -1,0 +1,1 @@
+"""The subscriber: receives the flows of an application, and calls its handler."""

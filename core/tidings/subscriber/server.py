@@ -1,0 +1,121 @@
+"""Receiving: the Flight server that a subscriber runs, one exchange for each publisher."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import pyarrow as pa
+from pyarrow import flight
+
+from tidings.errors import InvalidOption
+from tidings.updates import SCHEMA
+from tidings.wire.bearers import Bearers
+from tidings.wire.connection import MAX_MESSAGE_BYTES, PROTOCOL, Message, Security, decode, encode
+
+logger = logging.getLogger(__name__)
+
+Reply = Callable[[Message], bool]
+"""Answers on the exchange on which something was said; False, and nothing is done, once that has ended."""
+
+
+class Listener(Protocol):
+    """Who is told what publishers say."""
+
+    application: str
+
+    def receive(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+        """Take in one message; ValueError, KeyError or TypeError if it makes no sense."""
+
+    def hung_up(self, reply: Reply) -> None:
+        """The exchange of these answers has ended."""
+
+
+class Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no hints
+    """Hears publishers, and hands on what they say."""
+
+    def __init__(self, listener: Listener, address: str, security: Security) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InvalidOption(f"{address!r} is no address to listen on: write host:port")
+        scheme = "grpc+tls" if security.certificate else "grpc"
+        options: dict[str, Any] = {}
+        if security.certificate and security.key:
+            options["tls_certificates"] = [(security.certificate.read_bytes(), security.key.read_bytes())]
+        if security.tokens:
+            options["middleware"] = {"token": _TokenFactory(security.tokens)}
+        self._listener = listener
+        self._replies: list[Reply] = []
+        try:
+            super().__init__(f"{scheme}://{host}:{port}", **options)
+        except (pa.ArrowException, OSError) as error:
+            raise InvalidOption(f"cannot listen on {address}: {str(error).splitlines()[0]}") from None
+
+    def leave(self) -> None:
+        """Ask publishers to end their exchanges, and stop; one that does not hear it is not waited for."""
+        for reply in list(self._replies):
+            reply({"t": "bye"})
+        ending = threading.Thread(target=self.shutdown, name="tidings-shutdown", daemon=True)
+        ending.start()
+        ending.join(timeout=2.0)
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """One publisher, until it goes."""
+        hello = decode(pa.py_buffer(descriptor.command))
+        if hello.get("protocol") != PROTOCOL or hello.get("application") != self._listener.application:
+            raise flight.FlightServerError("this is another application's subscriber, or another protocol's")
+        lock = threading.Lock()
+        over = False
+        writer.begin(pa.schema([]))
+
+        def reply(message: Message) -> bool:
+            try:
+                with lock:
+                    if not over:
+                        writer.write_metadata(encode(message))
+                    return not over
+            except (pa.ArrowException, OSError):
+                logger.debug("the publisher is gone")
+                return False
+
+        self._replies.append(reply)
+        try:
+            self._hear(reader, reply)
+        finally:
+            # A writer must not be touched once its exchange has ended: that is memory which is free by then.
+            with lock:
+                over = True
+            self._replies.remove(reply)
+            self._listener.hung_up(reply)
+
+    def _hear(self, reader: Any, reply: Reply) -> None:
+        while True:
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            if chunk.data is not None and chunk.data.nbytes > MAX_MESSAGE_BYTES:
+                raise flight.FlightServerError("a message that is too large")
+            try:
+                message = decode(chunk.app_metadata)
+                if message["t"] == "ping":
+                    reply({"t": "pong"})
+                    continue
+                rows = chunk.data.cast(SCHEMA) if chunk.data is not None else None
+                self._listener.receive(message, rows, reply)
+            except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+                raise flight.FlightServerError(f"a message that makes no sense: {error}") from None
+
+
+class _TokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no hints
+    """Lets in only who knows a token."""
+
+    def __init__(self, tokens: tuple[str, ...]) -> None:
+        self._bearers = Bearers(tokens)
+
+    def start_call(self, info: Any, headers: dict[str, list[str]]) -> None:
+        """Refuse a call that does not carry a token which is good."""
+        if not self._bearers.admit(headers.get("authorization", [None])[0]):
+            raise flight.FlightUnauthenticatedError("a token is needed, and this is not it")

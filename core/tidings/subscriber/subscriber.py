@@ -1,0 +1,291 @@
+"""The subscriber: one running instance of an application, which receives flows and calls a handler.
+
+A subscriber processes a flow in order, one callback at a time, and a flow is never with two subscribers at once: it
+takes a flow only when ZooKeeper names it for the owner's epoch, lets go of it when ZooKeeper names another, and calls
+nothing while it cannot be sure that its own session is alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+import uuid
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.states import KazooState
+
+from tidings.applications import sweep
+from tidings.coordination.lease import Lease
+from tidings.coordination.membership import Membership
+from tidings.coordination.node_cache import View
+from tidings.coordination.zookeeper import Coordination, check_name, decode
+from tidings.errors import SubscriberExists, TidingsError
+from tidings.flows import Flow
+from tidings.handlers import Caller
+from tidings.subscriber.load import Peer, Weighing
+from tidings.subscriber.server import Reply, Server
+from tidings.subscriber.workers import Era, Held, Processing, about
+from tidings.wire.connection import OPEN, Message, Security
+
+logger = logging.getLogger(__name__)
+
+
+class Subscriber:
+    """Made by `Cluster.subscribe`. A context manager; `run` blocks until `close`, from a signal handler say.
+
+    | option | default | meaning |
+    | --- | --- | --- |
+    | `address` | `127.0.0.1:0` | where to listen; port 0 takes a free one |
+    | `id` | made up | names this instance; no two may have one id at a time |
+    | `capacity` | 1 | its share of the flows, beside other subscribers' |
+    | `workers` | 1 | how many flows are processed at once |
+    | `load_interval` | 10 | seconds between looks at the load, by which flows are shared with `balance="zookeeper"` |
+    | `retries` | 5 | how often a callback that raises is called again before its flow is parked |
+    | `security` | none | a shared token, and TLS |
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        application: str,
+        handler: Any,
+        *,
+        address: str = "127.0.0.1:0",
+        id: str | None = None,
+        capacity: float = 1.0,
+        workers: int = 1,
+        retries: int = 5,
+        backoff: float = 0.1,
+        load_interval: float = 10.0,
+        security: Security = OPEN,
+    ) -> None:
+        self.application = application
+        self.id = check_name("a subscriber", id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        self._coordination = coordination
+        self._held: dict[tuple[str, int], Held] = {}
+        self._leaving = False
+        self._closed = threading.Event()
+        self._changed = threading.Event()
+        self._caller = Caller(handler, retries, backoff, self._closed)
+        self._lease = Lease(coordination)
+        self._processing = Processing(self._caller, workers, self._lease.valid, self._closed)
+        self._weighing = Weighing(self._processing.meter, capacity, load_interval)
+        self._view = View(coordination, self._changed.set)
+        self._server = Server(self, address, security)
+        self.address = f"{address.rpartition(':')[0]}:{self._server.port}"
+        self._place = ("applications", application, "subscribers", self.id)
+        taken = SubscriberExists(
+            f"application {application!r} has a subscriber {self.id!r} already; give this one another id"
+        )
+        self._membership = Membership(self._view, coordination, self._place, taken)
+        try:
+            self._membership.join(self._record)
+        except BaseException:
+            self._server.leave()
+            raise
+        coordination.client.add_listener(self._on_state)
+        self._watcher = threading.Thread(target=self._watch, name="tidings-subscriber", daemon=True)
+        self._watcher.start()
+
+    @property
+    def flows(self) -> list[Flow]:
+        """The flows that are here now."""
+        with self._processing.lock:
+            return sorted(held.flow for held in self._held.values() if held.open)
+
+    def run(self) -> None:
+        """Wait until the subscriber is closed."""
+        while not self._closed.wait(1.0):
+            pass  # a signal may reach another thread; then Python heeds it when this one wakes
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Leave: have the flows moved, each at a token, so that nothing is repeated elsewhere; then end.
+
+        After `timeout` seconds what is left is let go as it is, once the callback that runs has returned.
+        """
+        if self._closed.is_set():
+            return
+        self._leaving = True
+        self._changed.set()
+        deadline = time.monotonic() + timeout
+        while self._lease.valid() and self._attended() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self._closed.set()
+        self._changed.set()
+        self._coordination.client.remove_listener(self._on_state)
+        self._watcher.join()
+        self._processing.close()
+        self._membership.leave()  # not before the last callback has returned: others get our flows then
+        if self._coordination.client.connected:
+            with contextlib.suppress(TidingsError):
+                sweep(self._coordination, self.application)
+        for held in self._open_flows():
+            self._processing.drop(held, "the subscriber leaves")
+        self._lease.close()
+        self._server.leave()
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Subscriber:
+        self._caller.loop = asyncio.get_running_loop()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.close)
+
+    # The place in ZooKeeper
+
+    @property
+    def _record(self) -> dict[str, Any]:
+        return {"address": self.address, **self._weighing.record, "leaving": self._leaving, "pid": os.getpid()}
+
+    def _weigh(self) -> None:
+        """Look at the load now and then, beside that of the others."""
+        if self._weighing.due():
+            place = self._place[:-1]
+            others = [self._view.value(*place, name) for name in self._view.children(*place) if name != self.id]
+            self._weighing.look([Peer.from_json(value) for value in others if value is not None])
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._lease.void()
+            self._membership.lost()
+            for held in self._open_flows():  # soon: this is the thread that hears from ZooKeeper
+                self._processing.drop_soon(held, "the session with ZooKeeper is over")
+        self._changed.set()
+
+    def _watch(self) -> None:
+        """Keep the registration, and let go of flows that ZooKeeper gives to another."""
+        while not self._closed.is_set():
+            self._changed.wait(min(1.0, self._weighing.interval))
+            self._changed.clear()
+            try:
+                self._weigh()
+                self._membership.keep(self._record)
+                with self._processing.lock:
+                    known = list(self._held.values())
+                for held in known:
+                    self._review(held)
+            except TidingsError as error:
+                logger.debug("subscriber %s: %s", self.id, error)
+
+    def _review(self, held: Held) -> None:
+        """Let go of a flow that is not ours any more."""
+        holder = self._view.value(*held.flow.place, "subscriber")
+        if holder is not None and (holder["id"] == self.id or not held.open):
+            return
+        holder = self._coordination.read(*held.flow.place, "subscriber")  # the view may lag behind an opening
+        if holder is None or holder["id"] != self.id:
+            self._processing.drop(held, "ZooKeeper names another subscriber")
+        with self._processing.lock:
+            if holder is None and not held.running:
+                # The application was dropped; if it is made again, its epochs begin anew.
+                self._held.pop((held.flow.stream, held.flow.shard), None)
+
+    def _attended(self) -> bool:
+        """Whether a publisher has a flow open here, and could close it."""
+        with self._processing.lock:
+            return any(held.open and not held.parked and held.attended for held in self._held.values())
+
+    def hung_up(self, reply: Reply) -> None:
+        """A publisher's exchange has ended: let go of what it had open, since the flow may go elsewhere now."""
+        for held in self._open_flows():
+            if held.reply is reply:
+                held.attended = False
+                self._processing.drop_soon(held, "the publisher is gone")
+
+    def _open_flows(self) -> list[Held]:
+        with self._processing.lock:
+            return [held for held in self._held.values() if held.open]
+
+    # What publishers say
+
+    def receive(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+        """Take in one message; ValueError, KeyError or TypeError if it makes no sense."""
+        stream = str(message["stream"])
+        if message["t"] == "open":
+            self._ask_who_holds(stream, message, reply)
+        elif message["t"] == "batch":
+            start = 0
+            for shard, epoch, turn, count, seq, index in message["parts"]:
+                part = {**message, "shard": shard, "epoch": epoch, "turn": turn, "position": [seq, index]}
+                if rows is None or not 0 < count <= rows.num_rows - start:
+                    raise ValueError("a batch whose parts do not fit its rows")
+                self._enqueue(stream, part, rows.slice(start, count), reply)
+                start += count
+        elif message["t"] in ("token", "loss", "skipped", "close"):
+            self._enqueue(stream, message, None, reply)
+        else:
+            raise ValueError(f"a message of unknown type {message['t']!r}")
+
+    def _ask_who_holds(self, stream: str, message: Message, reply: Reply) -> None:
+        """Open a flow once ZooKeeper has said who holds it; others may be asked for meanwhile."""
+        flow, era = Flow(self.application, stream, int(message["shard"])), _era(message)
+        path = self._coordination.path(*flow.place, "subscriber")
+
+        def answered(asked: Any) -> None:
+            holder = None
+            try:
+                with self._coordination.speaking(), contextlib.suppress(NoNodeError):
+                    holder = decode(path, asked.get()[0])
+            except TidingsError as error:
+                reply({"t": "refused", **about(flow, era), "reason": str(error)})
+            else:
+                self._open(flow, era, message, reply, holder)
+
+        self._coordination.client.get_async(path).rawlink(answered)
+
+    def _open(self, flow: Flow, era: Era, message: Message, reply: Reply, holder: dict[str, Any] | None) -> None:
+        with self._processing.lock:
+            held = self._held.setdefault((flow.stream, flow.shard), Held(flow))
+            if era <= held.era:
+                problem = f"the flow's epoch is {held.era[0]} already"
+            elif holder is None or holder["id"] != self.id or holder["epoch"] != era[0]:
+                problem = "ZooKeeper does not name this subscriber for that epoch"
+            elif self._closed.is_set():
+                problem = "the subscriber is closing"
+            else:
+                problem = None
+                held.era, held.reply, held.open, held.parked, held.attended = era, reply, True, False, True
+                held.todo.clear()
+        if problem is not None:
+            reply({"t": "refused", **about(flow, era), "reason": problem})
+            return
+        self._enqueue(flow.stream, message, None, reply)
+        if not reply({"t": "opened", **about(flow, era)}):
+            self.hung_up(reply)  # which was not known yet to have this flow
+        self._changed.set()
+
+    def _enqueue(self, stream: str, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+        shard, era = int(message["shard"]), _era(message)
+        with self._processing.lock:
+            held = self._held.get((stream, shard))
+            if message["t"] == "close":
+                held = held or self._held.setdefault((stream, shard), Held(Flow(self.application, stream, shard)))
+                if era > held.era:
+                    held.era = era  # an opening on which ZooKeeper has not answered yet comes too late now
+            if held is not None and held.open and held.era == era:
+                self._processing.add(held, era, message, rows, reply)
+                return
+        reason = "that epoch is over" if held is not None else "the flow is not open"
+        reply({"t": "refused", **about(Flow(self.application, stream, shard), era), "reason": reason})
+
+
+def _era(message: Message) -> Era:
+    return int(message["epoch"]), int(message["turn"])

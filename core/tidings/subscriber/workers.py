@@ -1,0 +1,198 @@
+"""What a subscriber does for the flows that it holds: their messages in order, one callback at a time, by workers.
+
+Nothing is called while it is not certain that our session is alive, nor once the flow has gone on without it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from tidings.datamarkers import Datamarker
+from tidings.flows import Flow
+from tidings.handlers import Caller
+from tidings.positions import Position
+from tidings.subscriber.load import Meter
+from tidings.subscriber.server import Reply
+from tidings.updates import to_updates
+from tidings.wire.connection import Message
+
+TURN = 0.05  # seconds that a flow may keep a worker while other flows wait
+
+logger = logging.getLogger(__name__)
+
+Era = tuple[int, int]
+"""The owner's epoch, and how often it has opened the flow: what is said of another era is out of date."""
+
+NO_ERA: Era = (-1, 0)
+
+
+@dataclass
+class Held:
+    """A flow that is here: what is to be done for it, in order."""
+
+    flow: Flow
+    era: Era = NO_ERA
+    reply: Reply = lambda message: False
+    todo: deque[tuple[Era, Message, pa.RecordBatch | None, Reply]] = field(default_factory=deque)
+    running: bool = False
+    open: bool = False
+    parked: bool = False
+    attended: bool = False
+    """Whether the exchange on which the flow was opened is still there."""
+
+
+def about(flow: Flow, era: Era) -> Message:
+    """What an answer says first: which flow, and which era of it."""
+    return {"stream": flow.stream, "shard": flow.shard, "epoch": era[0], "turn": era[1]}
+
+
+class Processing:
+    """Works off the messages of held flows. `lock` guards these; `certain` tells whether our session is alive."""
+
+    def __init__(self, caller: Caller, workers: int, certain: Callable[[], bool], closed: threading.Event) -> None:
+        self.lock = threading.Lock()
+        self.meter = Meter(workers)
+        self._caller = caller
+        self._certain = certain
+        self._closed = closed
+        self._pool = ThreadPoolExecutor(workers, thread_name_prefix="tidings-handler")
+
+    def add(self, held: Held, era: Era, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+        """Have one more message worked off. With the lock held."""
+        held.todo.append((era, message, rows, reply))
+        if not held.running and not held.parked and not self._closed.is_set():
+            held.running = True
+            self._pool.submit(self._work, held)
+
+    def drop(self, held: Held, reason: str) -> None:
+        """Let go of a flow that its publisher has not closed, and tell it: it may be waiting for an answer."""
+        if era := self._shut(held):
+            self._tell_closed(held, reason)
+            self._tell_dropped(held, era, reason)
+
+    def drop_soon(self, held: Held, reason: str) -> None:
+        """The same at once for the flow, and later for the handler: whoever calls this must not wait for that."""
+        if era := self._shut(held):
+            with contextlib.suppress(RuntimeError):  # closing, which does the same by itself
+                self._pool.submit(self._tell_closed, held, reason)
+                self._pool.submit(self._tell_dropped, held, era, reason)
+
+    def close(self) -> None:
+        """End, once the callbacks that run have returned."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _work(self, held: Held) -> None:
+        """Work off what is to be done for one flow; after a while, let the other flows have their turn."""
+        self.meter.begin()
+        turn_over = time.monotonic() + TURN
+        try:
+            while True:
+                with self.lock:
+                    if not held.todo or held.parked or self._closed.is_set():
+                        held.running = False
+                        return
+                    if time.monotonic() > turn_over:
+                        self._pool.submit(self._work, held)
+                        return
+                    era, message, rows, reply = held.todo.popleft()
+                try:
+                    self._handle(held, era, message, rows, reply)
+                except _Stale:
+                    continue
+                except Exception:
+                    logger.exception("flow %s", held.flow)
+                    self._park(held, era, "an internal error")
+        finally:
+            self.meter.end()
+
+    def _handle(self, held: Held, era: Era, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+        flow, answer = held.flow, about(held.flow, era)
+        kind = message["t"]
+        position = Position(*message["position"]) if "position" in message else None
+        if kind == "batch":
+            assert rows is not None
+            assert position is not None
+            if not self._deliver(held, era, rows):
+                return
+            reply({"t": "done", **answer, "position": message["position"]})  # a large step has exchanges of its own
+        elif kind == "token":
+            assert position is not None
+            if self._call(held, era, "on_token", flow, Datamarker.now(position, era[0])):
+                held.reply({"t": "ack", **answer, "position": message["position"]})
+        elif kind == "open":
+            self._call(held, era, "on_shard_notice", flow)
+        elif kind == "loss":
+            first, last = Position(*message["first"]), Position(*message["last"])
+            self._call(held, era, "on_data_loss", flow, first, last)
+        elif kind == "skipped":
+            self._call(held, era, "on_skipped", flow, message["count"])
+        elif kind == "close":
+            if self._shut(held, era):
+                self._tell_closed(held, "the publisher closed it")
+            held.reply({"t": "closed", **answer})
+
+    def _deliver(self, held: Held, era: Era, rows: pa.RecordBatch) -> bool:
+        """Hand rows to the handler, whole if it takes batches; False once it has failed at one of them too often."""
+        if self._caller.takes_batches:
+            named = {"stream": held.flow.stream, "shard": str(held.flow.shard), "epoch": str(era[0])}
+            return self._call(held, era, "on_batch", rows.replace_schema_metadata(named))
+        return all(self._call(held, era, "on_update", update) for update in to_updates(rows))
+
+    def _call(self, held: Held, era: Era, name: str, *arguments: Any) -> bool:
+        """Call the handler, again if it raises; False once it has been called often enough."""
+        reason = self._caller.call(held.flow, name, *arguments, before=lambda: self._await_certainty(held, era))
+        if reason is not None:
+            self._park(held, era, reason)
+        return reason is None
+
+    def _await_certainty(self, held: Held, era: Era) -> None:
+        """Wait while our session may be over; give up once the flow is not ours any more."""
+        while True:
+            if held.era != era or not held.open or self._closed.is_set():
+                raise _Stale
+            if self._certain():
+                return
+            self._closed.wait(0.02)
+
+    def _park(self, held: Held, era: Era, reason: str) -> None:
+        with self.lock:
+            if held.era != era:
+                return
+            held.parked = True
+            held.todo.clear()
+        logger.error("flow %s is parked, and nothing more of it is processed here: %s", held.flow, reason)
+        held.reply({"t": "parked", **about(held.flow, era), "reason": reason[:500]})
+
+    def _shut(self, held: Held, era: Era | None = None) -> Era | None:
+        """Do no more for a flow; the era that is over then, or None if the flow, or that era of it, is over already."""
+        with self.lock:
+            if not held.open or era not in (None, held.era):
+                return None
+            held.open = False
+            held.todo.clear()
+            return held.era
+
+    def _tell_closed(self, held: Held, reason: str) -> None:
+        logger.info("flow %s leaves: %s", held.flow, reason)
+        self._caller.tell(held.flow, "on_flow_closed", held.flow)
+
+    def _tell_dropped(self, held: Held, era: Era, reason: str) -> None:
+        with self.lock:
+            if held.era != era:
+                return  # opened again meanwhile: nobody waits for answers of that era
+            reply = held.reply
+        reply({"t": "refused", **about(held.flow, era), "reason": reason})
+
+
+class _Stale(Exception):
+    """The flow has gone on without what was to be done."""

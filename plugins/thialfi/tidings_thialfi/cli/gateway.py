@@ -1,0 +1,266 @@
+"""`tidings gateway`: a gateway in the foreground."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import ssl
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidings.cli.options import Timeout, TokenFile, ZooKeeper, connected, existing_file, security, size, token_file
+from tidings.cli.output import note, refuse
+from tidings.errors import InvalidOption, PluginMissing
+
+if TYPE_CHECKING:
+    from tidings_thialfi.gateway.gateway import Gateway
+
+EXAMPLES = """\b
+Examples:
+  tidings gateway --service contacts --keys keys.txt
+  tidings gateway --service contacts --keys keys.txt --listen 0.0.0.0:443 \\
+      --tls-certificate server.pem --tls-key server.key --origin https://app.example
+  tidings gateway --service contacts --keys keys.txt --id east-1 --peer-secret peers.txt --advertise 10.0.0.7:8080
+"""
+
+MOST_GONE = 1000  # connections whose garbage may lie about
+
+
+def add(app: typer.Typer) -> None:
+    """Add the command; the entry point `gateway` of the group `tidings.commands`."""
+    app.command("gateway", short_help="Serve the clients of a Thialfi service.", epilog=EXAMPLES)(gateway_command)
+
+
+def _listen(text: str) -> tuple[str, int]:
+    from tidings.metrics import parse_address
+
+    try:
+        return parse_address(text)
+    except InvalidOption as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def _pairs(texts: list[str]) -> dict[str, str]:
+    split = [text.partition("=") for text in texts]
+    for text, (key, equals, _) in zip(texts, split, strict=True):
+        if not key or not equals:
+            raise refuse(f"{text!r} is no option for hooks: write NAME=VALUE")
+    return {key: value for key, _, value in split}
+
+
+def _file(help: str) -> Any:
+    return typer.Option(metavar="FILE", parser=existing_file, help=help, show_default=False)
+
+
+def _secrets(help: str) -> Any:
+    return typer.Option(metavar="FILE", parser=token_file, help=help, show_default=False)
+
+
+def _seconds(help: str, least: float = 0.1) -> Any:
+    return typer.Option(metavar="SECONDS", min=least, max=86_400.0, help=help)
+
+
+def gateway_command(
+    service: Annotated[str, typer.Option(metavar="NAME", help="The service whose clients it serves.")],
+    keys: Annotated[Any, _file("The keys under which client tokens are issued: a line each, id and base64.")],
+    listen: Annotated[
+        Any, typer.Option(metavar="[HOST:]PORT", parser=_listen, help="Where clients reach it. Port 0: a free one.")
+    ] = "127.0.0.1:8080",
+    id: Annotated[
+        str | None, typer.Option(help="Names this gateway; no two may have one id.", show_default="made up")
+    ] = None,
+    tls_certificate: Annotated[Any, _file("Speak TLS to clients with this certificate.")] = None,
+    tls_key: Annotated[Any, _file("The certificate's key.")] = None,
+    origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="A page that may connect, as in https://app.example; '*': all."),
+    ] = None,
+    hooks: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The application's hooks: who its users are, and what they may hear of."),
+    ] = None,
+    hook_option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option for the hooks. May be repeated.")
+    ] = None,
+    publish_to: Annotated[
+        str | None, typer.Option(metavar="STREAM", help="The stream that /v1/publish writes into.", show_default=False)
+    ] = None,
+    publish_tokens: Annotated[Any, _secrets("The bearer tokens for /v1/publish, a line each.")] = None,
+    trunk_tokens: Annotated[Any, _secrets("The bearer tokens for proxies that open /v1/trunk, a line each.")] = None,
+    peer_secret: Annotated[Any, _secrets("The secret that gateways of this service show each other.")] = None,
+    peer_authority: Annotated[Any, _file("Trust gateways whose certificate this one signed (PEM).")] = None,
+    advertise: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Where other gateways reach it.", show_default="where it listens"),
+    ] = None,
+    subscriber_address: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="Where publishers send it notifications. 0: a free port.")
+    ] = "127.0.0.1:0",
+    metrics: Annotated[
+        Any,
+        typer.Option(
+            metavar="[HOST:]PORT",
+            parser=_listen,
+            help="Serve /metrics there, and not where clients connect.",
+            show_default=False,
+        ),
+    ] = None,
+    token_lifetime: Annotated[float, _seconds("How long a client's token is good.")] = 86_400.0,
+    heartbeat: Annotated[float, _seconds("How often a client that has nothing to say shows that it lives.")] = 1200.0,
+    offline_after: Annotated[float, _seconds("After so long a silence a client is offline.")] = 4800.0,
+    resend: Annotated[float, _seconds("When a notification that is not acknowledged is sent again.")] = 60.0,
+    ping: Annotated[float, _seconds("How often a WebSocket is pinged; 0: never.", 0.0)] = 30.0,
+    poll_gap: Annotated[float, _seconds("A client that has not polled for so long is gone.")] = 60.0,
+    max_message: Annotated[
+        Any, typer.Option(metavar="SIZE", parser=size, help="The largest message that a client may send.")
+    ] = "64KiB",
+    max_queue: Annotated[
+        Any, typer.Option(metavar="SIZE", parser=size, help="What may wait for a client that reads slowly.")
+    ] = "256KiB",
+    max_pending: Annotated[
+        int,
+        typer.Option(metavar="N", min=1, help="Objects of a client whose notifications are kept until acknowledged."),
+    ] = 1000,
+    max_registrations: Annotated[int, typer.Option(metavar="N", min=1, help="Registrations of one client.")] = 10_000,
+    rate: Annotated[float, typer.Option(metavar="N", min=0.01, help="Messages a second of one client.")] = 20.0,
+    burst: Annotated[int, typer.Option(metavar="N", min=1, help="Messages of one client at once.")] = 100,
+    max_connections: Annotated[int, typer.Option(metavar="N", min=1, help="Connections in all.")] = 20_000,
+    max_per_address: Annotated[int, typer.Option(metavar="N", min=1, help="Connections from one address.")] = 1000,
+    session_timeout: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=1.0, max=3600.0, help="How soon others take its flows when it dies without a word."
+        ),
+    ] = 10.0,
+    token: TokenFile = None,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+) -> None:
+    """Run a gateway: clients connect to it, register for objects and hear of their versions, until Ctrl-C.
+
+    It listens on this machine only, unless --listen names another address. When it is stopped it closes its connections
+    so that clients go to another gateway; a second Ctrl-C ends it at once.
+    """
+    try:
+        from tidings_thialfi.gateway.gateway import Gateway, GatewayPlace
+    except ModuleNotFoundError as error:
+        if error.name != "aiohttp":
+            raise
+        raise PluginMissing("a gateway needs aiohttp: pip install 'tidings[gateway]'") from None
+    from tidings_thialfi.gateway.hooks import load_hooks
+    from tidings_thialfi.gateway.options import GatewayOptions
+    from tidings_thialfi.protocol.tokens import TokenKeys
+
+    if (tls_certificate is None) != (tls_key is None):
+        raise refuse("TLS needs both --tls-certificate and --tls-key")
+    if (publish_to is None) != (publish_tokens is None):
+        raise refuse("/v1/publish needs both --publish-to and --publish-tokens")
+    if hook_option and hooks is None:
+        raise refuse("--hook-option is for --hooks, which names none")
+    options = GatewayOptions(
+        heartbeat=heartbeat,
+        offline_after=offline_after,
+        resend=resend,
+        ping=ping,
+        poll_gap=poll_gap,
+        max_message=max_message,
+        max_queue=max_queue,
+        max_pending=max_pending,
+        max_registrations=max_registrations,
+        rate=rate,
+        burst=burst,
+        max_connections=max_connections,
+        max_per_address=max_per_address,
+        origins=tuple(one.rstrip("/") for one in origin or ()),
+    )
+    place = GatewayPlace(
+        host=listen[0],
+        port=listen[1],
+        advertise=advertise,
+        tls=_server_tls(tls_certificate, tls_key),
+        peer_tls=None if peer_authority is None else ssl.create_default_context(cafile=peer_authority),
+        peer_secret=peer_secret[0] if peer_secret else None,
+        subscriber=subscriber_address,
+        security=security(token, certificate=tls_certificate, key=tls_key),
+    )
+    log = logging.getLogger("tidings_thialfi")
+    log.setLevel(min(log.level or logging.INFO, logging.INFO))
+    with connected(zookeeper, timeout, session_timeout=session_timeout) as cluster:
+        gateway = Gateway(
+            cluster,
+            service,
+            TokenKeys.load(keys),
+            id=id,
+            place=place,
+            options=options,
+            hooks=None if hooks is None else load_hooks(hooks, _pairs(hook_option or [])),
+            token_lifetime=token_lifetime,
+            publish_to=publish_to,
+            publish_tokens=publish_tokens or (),
+            trunk_tokens=trunk_tokens or (),
+            serve_metrics=metrics is None,
+        )
+        ended = asyncio.run(_until_signalled(gateway, metrics))
+    raise typer.Exit(128 + ended)
+
+
+async def _until_signalled(gateway: Gateway, metrics: tuple[str, int] | None) -> int:
+    """Run it until the first Ctrl-C or SIGTERM; the signal. A second one does what it always does."""
+    from tidings.metrics import MetricsServer
+
+    loop = asyncio.get_running_loop()
+    stop, found = asyncio.Event(), [0]
+
+    def end(number: int) -> None:
+        for one in (signal.SIGINT, signal.SIGTERM):
+            loop.remove_signal_handler(one)
+            signal.signal(one, signal.SIG_DFL)
+        found[0] = number
+        note("the gateway stops: its clients are sent elsewhere")
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end, number)
+    collector = asyncio.create_task(_collect(gateway))
+    server = None if metrics is None else MetricsServer(*metrics, gateway.metrics.collectors, gateway.unready)
+    try:
+        await gateway.run(
+            stop, started=lambda: note(f"gateway {gateway.id} listens on {gateway.address}; Ctrl-C ends it")
+        )
+    finally:
+        collector.cancel()
+        if server is not None:
+            await asyncio.to_thread(server.close)
+    return found[0]
+
+
+async def _collect(gateway: Gateway) -> None:
+    """Look for cyclic garbage when many connections have gone, which leave some, and not whenever objects are made.
+
+    With thousands of clients a full collection takes a second or more, and all of them wait; by itself it would come
+    again and again while notifications are pushed.
+    """
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 1_000_000)
+    collected = 0
+    while True:
+        await asyncio.sleep(10.0)
+        doors = gateway.web.doors
+        if doors.left - collected >= max(MOST_GONE, doors.inside // 2):
+            collected = doors.left
+            gc.collect()
+
+
+def _server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidOption(f"{certificate} and its key cannot be used for TLS: {error}") from None
+    return context

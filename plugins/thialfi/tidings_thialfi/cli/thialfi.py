@@ -1,0 +1,136 @@
+"""`tidings thialfi`: make a service, look at it, and drop what it knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidings.cli.options import Json, Timeout, ZooKeeper, connected, key_values
+from tidings.cli.output import note, print_fields, print_json, refuse
+
+if TYPE_CHECKING:
+    from tidings.cluster import Cluster
+    from tidings_thialfi.service import Service
+
+EXAMPLES = """\b
+Examples:
+  tidings thialfi create contacts --stream people --log delta:/data/thialfi/contacts --storage /data/state
+  tidings thialfi status contacts
+  tidings thialfi drop-state contacts --dry-run
+"""
+
+thialfi = typer.Typer(no_args_is_help=True, help="Tell clients the latest versions of objects.", epilog=EXAMPLES)
+
+Name = Annotated[str, typer.Argument(metavar="SERVICE", help="The service's name.", show_default=False)]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands; the entry point `thialfi` of the group `tidings.commands`."""
+    app.add_typer(thialfi, name="thialfi")
+
+
+@thialfi.command("create", short_help="Make a service for the objects of streams.")
+def create_command(
+    name: Name,
+    stream: Annotated[
+        list[str], typer.Option(metavar="STREAM", help="A stream of updates; may be repeated.", show_default=False)
+    ],
+    storage: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Where the service keeps what it knows.", show_default=False)
+    ],
+    log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where its own streams are put, with .operations and .notifications added; not needed if they exist.",
+            show_default=False,
+        ),
+    ] = None,
+    shards: Annotated[int, typer.Option(metavar="N", min=1, help="Of its own streams.")] = 16,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of the stage, as in away_days=7.", show_default=False),
+    ] = None,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Make a service. One that is there with this very definition is left as it is."""
+    from tidings.config.spec import resolve_log
+    from tidings_thialfi.service import create
+
+    place = None if log is None else resolve_log(log, Path.cwd())
+    options = key_values(option)
+    with connected(zookeeper, timeout) as cluster:
+        service = create(cluster, name, stream, storage=storage, shards=shards, log=place, options=options)
+    if json:
+        print_json({"service": name, **service.to_json()})
+    else:
+        note(f"service {name!r} tells of {', '.join(service.streams)}, and keeps what it knows in {service.folder}")
+
+
+@thialfi.command("status", short_help="Show a service, who runs it, and how much it knows.")
+def status_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+    """Show a service: its definition, the process that runs it, its gateways, and how many rows its tables have.
+
+    Rows that newer ones have replaced are counted until the tables are compacted.
+    """
+    from tidings_thialfi.service import read
+
+    with connected(zookeeper, timeout) as cluster:
+        service = read(cluster, name)
+        told = _status(cluster, service)
+    if json:
+        print_json({"service": name, **told})
+    else:
+        print_fields({"service": name, **told, **told.pop("rows")})
+
+
+@thialfi.command("drop-state", short_help="Throw away all that a service knows; its clients build it again.")
+def drop_state_command(
+    name: Name,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and drop nothing.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = 10.0,
+    json: Json = False,
+) -> None:
+    """Throw away tables, runs and checkpoint of a service that does not run, and give it another identity.
+
+    Its clients notice, register anew, and are told of all their objects. Takes --dry-run or --execute.
+    """
+    from tidings_thialfi.service import drop_state, read
+
+    if dry_run == execute:
+        raise refuse("drop-state takes either --dry-run, to see what would go, or --execute, to drop it")
+    with connected(zookeeper, timeout) as cluster:
+        service = read(cluster, name)
+        told = _status(cluster, service)
+        if execute:
+            service = drop_state(cluster, name)
+    if json:
+        print_json({"service": name, "executed": execute, "identity": service.identity, "dropped": told["rows"]})
+        return
+    rows = ", ".join(f"{count:,} {table}" for table, count in told["rows"].items()) or "nothing"
+    if execute:
+        note(f"service {name!r} has dropped {rows}, and has the identity {service.identity} now")
+    else:
+        note(f"service {name!r} would drop {rows} in {service.folder}; nothing was dropped (--dry-run)")
+
+
+def _status(cluster: Cluster, service: Service) -> dict[str, Any]:
+    from tidings_thialfi.server.tables import row_counts
+
+    holder = cluster.coordination.read("pipelines", service.pipeline)
+    running = None if holder is None else f"process {holder.get('pid')} on {holder.get('host')}"
+    gateways = cluster.coordination.children("thialfi", service.name, "gateways")
+    return {
+        "identity": service.identity,
+        "streams": ", ".join(service.streams),
+        "folder": str(service.folder),
+        "running": running,
+        "gateways": ", ".join(gateways) or None,
+        "rows": row_counts(service.folder / "state"),
+    }

@@ -1,0 +1,1 @@
+"""The client library: registers objects, and is told their latest versions."""

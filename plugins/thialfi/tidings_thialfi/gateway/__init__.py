@@ -1,0 +1,1 @@
+"""The gateway: between clients' channels and the streams of a service."""

@@ -1,0 +1,243 @@
+"""Channels: how a message reaches one client, over a WebSocket, a trunk or a long poll.
+
+Sending never waits: what cannot be written at once is queued, so many bytes of it, and a client that does not take them
+is sent away. It comes again, and is told what it missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from aiohttp import web
+
+from tidings_thialfi.protocol.messages import BadMessage, FromService, encode, split
+from tidings_thialfi.protocol.rate_limit import Bucket
+
+if TYPE_CHECKING:
+    from tidings_thialfi.gateway.sessions import Session
+
+SHUTDOWN, DISPLACED, SLOW, SILENT = 3001, 3002, 3008, 3012
+MALFORMED, DENIED = 3501, 3507
+LAST_WORD = 5.0  # seconds that a client has to read why it is sent away
+
+
+class Pipe:
+    """Text out of a WebSocket, in order; `limit` bytes may wait. A task writes only while something waits."""
+
+    __slots__ = ("_bytes", "_closer", "_limit", "_queue", "_request", "_socket", "_writer", "closed", "slow")
+
+    def __init__(self, request: web.Request, socket: web.WebSocketResponse, limit: int) -> None:
+        self._request = request
+        self._socket = socket
+        self._limit = limit
+        self._queue: deque[str] = deque()
+        self._bytes = 0
+        self._writer: asyncio.Task[None] | None = None
+        self._closer: asyncio.Task[None] | None = None
+        self.closed = False
+        self.slow = False
+
+    def send(self, text: str) -> bool:
+        """Send this, soon; False if the other side is gone, or is too slow, and is sent away."""
+        if self.closed:
+            return False
+        self._queue.append(text)
+        self._bytes += len(text)
+        if self._bytes > self._limit:
+            self.slow = True
+            self.close(SLOW, "too slow")
+            return False
+        if self._writer is None:
+            self._writer = asyncio.create_task(self._write())
+        return True
+
+    def close(self, code: int, reason: str) -> None:
+        """Close the WebSocket once what waits is written; at once if it is too slow for that."""
+        if self.closed:
+            return
+        self.closed = True
+        if code == SLOW:
+            self._queue.clear()
+        self._closer = asyncio.create_task(self._close(code, reason))
+
+    async def ended(self) -> None:
+        """Wait until the other side knows why it was closed, if it was: whoever reads must not end before that."""
+        if self._closer is not None:
+            await self._closer
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes wait."""
+        return self._bytes
+
+    async def _write(self) -> None:
+        try:
+            while self._queue:
+                text = self._queue.popleft()
+                await self._socket.send_str(text)
+                self._bytes -= len(text)
+        except (ConnectionError, RuntimeError):  # gone; whoever reads from it finds out, and cleans up
+            self.closed = True
+            self._queue.clear()
+        finally:
+            self._writer = None
+
+    async def _close(self, code: int, reason: str) -> None:
+        transport = self._request.transport
+        try:
+            async with asyncio.timeout(LAST_WORD):
+                if self._writer is not None:
+                    await asyncio.wait([self._writer])
+                await self._socket.close(code=code, message=reason.encode()[:123])
+        except (TimeoutError, ConnectionError, RuntimeError):
+            if transport is not None:
+                transport.abort()  # a closing transport would wait for a reader that does not read
+
+
+class Channel:
+    """One client's way: what is known of it, and how to send to it."""
+
+    __slots__ = ("address", "authorization", "bucket", "faults", "session", "told", "user")
+    kind = "channel"
+
+    def __init__(self, address: str, authorization: str | None, bucket: Bucket) -> None:
+        self.address = address
+        self.authorization = authorization
+        self.bucket = bucket
+        self.session: Session | None = None
+        self.user: str | None = None
+        """Who is there, once it has said so; the name is empty if nobody is asked."""
+        self.faults = 0
+        self.told = float("-inf")
+        """When it was last told that it is too fast."""
+
+    def send(self, message: FromService) -> bool:
+        """Send a message, soon; False if the client is gone or is sent away."""
+        try:
+            return self.send_text(encode(message))
+        except BadMessage:
+            return all(self.send_text(encode(one)) for one in split(message))
+
+    def send_text(self, text: str) -> bool:
+        """Send a message that is encoded already."""
+        raise NotImplementedError
+
+    def close(self, code: int, reason: str) -> None:
+        """End the channel."""
+        raise NotImplementedError
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be read by the client."""
+        return False
+
+
+class SocketChannel(Channel):
+    """A WebSocket of one client."""
+
+    __slots__ = ("pipe",)
+    kind = "websocket"
+
+    def __init__(self, pipe: Pipe, address: str, authorization: str | None, bucket: Bucket) -> None:
+        super().__init__(address, authorization, bucket)
+        self.pipe = pipe
+
+    def send_text(self, text: str) -> bool:
+        """Send a message that is encoded already."""
+        return self.pipe.send(text)
+
+    def close(self, code: int, reason: str) -> None:
+        """End the channel."""
+        self.pipe.close(code, reason)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be read by the client."""
+        return self.pipe.waiting > 0
+
+
+class TagChannel(Channel):
+    """One client on a trunk, behind its tag."""
+
+    __slots__ = ("_pipe", "_tag", "inbox", "open", "working")
+    kind = "trunk"
+
+    def __init__(self, pipe: Pipe, tag: str | int, address: str, authorization: str | None, bucket: Bucket) -> None:
+        super().__init__(address, authorization, bucket)
+        self._pipe = pipe
+        self._tag = json.dumps(tag, ensure_ascii=False)
+        self.inbox: deque[str] = deque()
+        self.working = False
+        self.open = True
+
+    def send_text(self, text: str) -> bool:
+        """Send a message that is encoded already."""
+        return self.open and self._pipe.send(f"[{self._tag},{text}]")
+
+    def close(self, code: int, reason: str) -> None:
+        """Tell the proxy to let go of the client; the trunk goes on."""
+        if self.open:
+            self.open = False
+            self._pipe.send(f"[{self._tag},null]")
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be read by the proxy."""
+        return self._pipe.waiting > 0
+
+
+class PollChannel(Channel):
+    """A client that polls: what it is told waits for its next poll."""
+
+    __slots__ = ("_bytes", "_limit", "_queue", "_ready", "closed", "polled", "polling")
+    kind = "poll"
+
+    def __init__(self, limit: int, address: str, authorization: str | None, bucket: Bucket, now: float) -> None:
+        super().__init__(address, authorization, bucket)
+        self._limit = limit
+        self._bytes = 0
+        self._queue: deque[str] = deque()
+        self._ready = asyncio.Event()
+        self.polled = now
+        self.polling = 0
+        self.closed: tuple[int, str] | None = None
+
+    def send_text(self, text: str) -> bool:
+        """Send a message that is encoded already."""
+        if self.closed is not None:
+            return False
+        self._queue.append(text)
+        self._bytes += len(text)
+        self._ready.set()
+        if self._bytes > self._limit:
+            self.close(SLOW, "too slow")
+            return False
+        return True
+
+    def close(self, code: int, reason: str) -> None:
+        """End the channel: a poll that is under way returns."""
+        if self.closed is None:
+            self.closed = (code, reason)
+            if code == SLOW:
+                self._queue.clear()
+            self._ready.set()
+
+    async def receive(self, seconds: float) -> list[Any]:
+        """What there is for the client, waiting so long for it."""
+        if not self._queue and self.closed is None and seconds > 0:
+            self._ready.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ready.wait(), seconds)
+        found = [json.loads(text) for text in self._queue]
+        self._queue.clear()
+        self._bytes = 0
+        return found
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits to be polled."""
+        return self._bytes > 0

@@ -1,0 +1,286 @@
+"""The addresses of a gateway: WebSockets, long polls, trunks, relays, publishing, metrics and health, over aiohttp."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from aiohttp import WSMsgType, web
+from prometheus_client.exposition import choose_encoder
+
+from tidings.errors import InvalidUpdate, TidingsError
+from tidings.wire.bearers import Bearers
+from tidings_thialfi.gateway.channels import MALFORMED, Pipe, SocketChannel
+from tidings_thialfi.gateway.connection_limits import Doors
+from tidings_thialfi.gateway.inbound import Desk
+from tidings_thialfi.gateway.metrics import GatewayMetrics
+from tidings_thialfi.gateway.options import GatewayOptions
+from tidings_thialfi.gateway.polls import Polls
+from tidings_thialfi.gateway.publish_api import MAX_BYTES, updates_of
+from tidings_thialfi.gateway.relay import SUBPROTOCOL as RELAY
+from tidings_thialfi.gateway.routes import Routes
+from tidings_thialfi.gateway.trunk import Trunk
+from tidings_thialfi.protocol.messages import VERSION, BadMessage
+from tidings_thialfi.protocol.rate_limit import Bucket
+
+CLIENT = "tidings.thialfi.v1"
+TRUNK = "tidings.thialfi.trunk.v1"
+TRUNK_QUEUE = 64 * 2**20  # bytes that wait for a slow proxy, or for another gateway
+
+logger = logging.getLogger(__name__)
+Publish = Callable[[Sequence[dict[str, Any]]], Awaitable[None]]
+
+
+class Web:
+    """Turns requests into calls of the desk and of the routes; holds every channel that is open."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        routes: Routes,
+        *,
+        options: GatewayOptions,
+        metrics: GatewayMetrics,
+        unready: Callable[[], list[str]],
+        publish: Publish | None,
+        publishers: Bearers,
+        trunks: Bearers,
+        peers: Bearers,
+        serve_metrics: bool = True,
+    ) -> None:
+        self._desk = desk
+        self._routes = routes
+        self._options = options
+        self._metrics = metrics
+        self._unready = unready
+        self._publish = publish
+        self._publishers = publishers
+        self._trunks = trunks
+        self._peers = peers
+        self.doors = Doors(
+            most=options.max_connections, most_per_address=options.max_per_address, origins=options.origins
+        )
+        self._sockets: set[Pipe] = set()
+        self._polls = Polls(desk, options, metrics, self._bucket)
+        self._closing: tuple[int, str] | None = None
+        self.app = web.Application(client_max_size=MAX_BYTES, middlewares=[self._guarded])
+        self.app.router.add_get("/v1/client", self._client)
+        self.app.router.add_post("/v1/poll", self._poll)
+        self.app.router.add_route("OPTIONS", "/v1/poll", self._preflight)
+        self.app.router.add_get("/v1/trunk", self._trunk)
+        self.app.router.add_get("/v1/relay", self._relay)
+        self.app.router.add_post("/v1/publish", self._published)
+        self.app.router.add_get("/health/live", self._live)
+        self.app.router.add_get("/health/ready", self._ready)
+        if serve_metrics:
+            self.app.router.add_get("/metrics", self._scrape)
+
+    def close(self, code: int, reason: str) -> None:
+        """Close every channel, and accept no other."""
+        self._closing = (code, reason)
+        for pipe in list(self._sockets):
+            pipe.close(code, reason)
+        self._polls.close(code, reason)
+
+    async def closed(self) -> None:
+        """Wait until every WebSocket is closed."""
+        while self._sockets:
+            await asyncio.sleep(0.02)
+
+    def sweep(self) -> None:
+        """Let go of clients that have stopped polling."""
+        self._polls.sweep()
+
+    @web.middleware
+    async def _guarded(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Refuse browsers of other pages; and say in one sentence what went wrong, never in a trace."""
+        origin = request.headers.get("Origin")
+        if not self.doors.admits(origin):
+            self._metrics.limited.labels("origin").inc()
+            return _say(403, "pages of that origin may not connect here")
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            return _say(error.status, error.reason.lower())
+        if origin is not None and not response.prepared:
+            response.headers["Access-Control-Allow-Origin"] = origin
+            response.headers["Vary"] = "Origin"
+        return response
+
+    # One client a WebSocket
+
+    async def _client(self, request: web.Request) -> web.StreamResponse:
+        async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
+            authorization = request.headers.get("Authorization")
+            channel = SocketChannel(pipe, request.remote or "", authorization, self._bucket())
+            try:
+                async for message in socket:
+                    if message.type is not WSMsgType.TEXT:
+                        self._metrics.refused.labels("malformed").inc()
+                        pipe.close(MALFORMED, "messages are text")
+                        break
+                    await self._desk.receive(channel, message.data)
+                    if pipe.closed:
+                        break
+            finally:
+                self._desk.leave(channel)
+
+        return await self._socket(request, CLIENT, converse, self._options.max_queue, counted=True)
+
+    # Many clients a WebSocket
+
+    async def _trunk(self, request: web.Request) -> web.StreamResponse:
+        if not self._trunks.admit(request.headers.get("Authorization")):
+            self._metrics.refused.labels("denied").inc()
+            return _say(403, "a trunk needs a bearer token of this gateway's")
+
+        async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
+            await Trunk(pipe, request.remote or "", self._desk, self._metrics, self._bucket).converse(socket)
+
+        return await self._socket(request, TRUNK, converse, TRUNK_QUEUE, counted=False)
+
+    # Other gateways
+
+    async def _relay(self, request: web.Request) -> web.StreamResponse:
+        if not self._peers.admit(request.headers.get("Authorization")):
+            self._metrics.refused.labels("denied").inc()
+            return _say(403, "a relay needs the secret that gateways share")
+
+        async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
+            try:
+                async for message in socket:
+                    try:
+                        kind, clients = json.loads(message.data)
+                        self._routes.take(pipe, str(kind), [int(client) for client in clients])
+                    except (ValueError, TypeError):
+                        pipe.close(MALFORMED, "a relay's frames are [word, clients]")
+                        break
+            finally:
+                self._routes.watchers.leave(pipe)
+
+        return await self._socket(request, RELAY, converse, TRUNK_QUEUE, counted=False)
+
+    # Long polls
+
+    async def _poll(self, request: web.Request) -> web.StreamResponse:
+        if self._closing is not None:
+            return _say(503, "the gateway is shutting down")
+        address = request.remote or ""
+        if limit := self.doors.enter(address, None):
+            self._metrics.limited.labels(limit).inc()
+            return _say(429, "too many connections")
+        try:
+            received = await self._polls.answer(await request.read(), address, request.headers.get("Authorization"))
+        except BadMessage as error:
+            self._metrics.refused.labels("malformed").inc()
+            fault = {"v": VERSION, "error": {"code": error.code, "message": str(error)}}
+            return web.json_response({"receive": [fault]}, status=400)
+        finally:
+            self.doors.leave(address)
+        return web.json_response({"receive": received})
+
+    async def _preflight(self, request: web.Request) -> web.StreamResponse:
+        headers = {
+            "Access-Control-Allow-Methods": "POST",
+            "Access-Control-Allow-Headers": "authorization, content-type",
+            "Access-Control-Max-Age": "3600",
+        }
+        return web.Response(status=204, headers=headers)
+
+    # Publishing
+
+    async def _published(self, request: web.Request) -> web.StreamResponse:
+        if self._publish is None:
+            return _say(404, "this gateway takes no updates: it was given no stream to publish to")
+        if not self._publishers.admit(request.headers.get("Authorization")):
+            self._metrics.refused.labels("denied").inc()
+            return _say(401, "publishing needs a bearer token of this gateway's")
+        try:
+            updates = updates_of(await request.read())
+            if updates:
+                await self._publish(updates)
+        except InvalidUpdate as error:
+            self._metrics.refused.labels("malformed").inc()
+            return _say(400, str(error))
+        except TidingsError as error:
+            logger.warning("updates could not be published: %s", error)
+            self._metrics.refused.labels("unavailable").inc()
+            return _say(503, "the updates could not be made durable; publish them again")
+        self._metrics.published.inc(len(updates))
+        return web.json_response({"published": len(updates)})
+
+    # Operators
+
+    async def _live(self, request: web.Request) -> web.StreamResponse:
+        return _say(200, "alive")
+
+    async def _ready(self, request: web.Request) -> web.StreamResponse:
+        reasons = self._unready()
+        return _say(503 if reasons else 200, "\n".join(reasons) or "ready")
+
+    async def _scrape(self, request: web.Request) -> web.StreamResponse:
+        encode, kind = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._metrics.everything), headers={"Content-Type": kind})
+
+    # What all WebSockets share
+
+    async def _socket(
+        self,
+        request: web.Request,
+        protocol: str,
+        converse: Callable[[web.WebSocketResponse, Pipe], Awaitable[None]],
+        queue: int,
+        *,
+        counted: bool,
+    ) -> web.StreamResponse:
+        offered = [one.strip() for one in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
+        if protocol not in offered:
+            return _say(400, f"this is a WebSocket of the subprotocol {protocol}")
+        address = request.remote or ""
+        if counted and (limit := self.doors.enter(address, request.headers.get("Origin"))):
+            self._metrics.limited.labels(limit).inc()
+            return _say(503 if limit == "connections" else 429, "too many connections")
+        socket = web.WebSocketResponse(
+            protocols=(protocol,),
+            compress=False,  # it would cost tens of kilobytes a connection
+            heartbeat=self._options.ping or None,
+            # One that is too large by little is told so; one that is much too large is cut off.
+            max_msg_size=2 * self._options.max_message if protocol == CLIENT else 64 * 2**20,
+            timeout=5.0,
+        )
+        pipe = Pipe(request, socket, queue)
+        try:
+            await socket.prepare(request)
+            if self._closing is not None:
+                pipe.close(*self._closing)
+            self._metrics.connections.labels(_KINDS[protocol]).inc()
+            self._sockets.add(pipe)
+            with contextlib.suppress(ConnectionError):
+                await converse(socket, pipe)
+        finally:
+            await pipe.ended()
+            self._sockets.discard(pipe)
+            if counted:
+                self.doors.leave(address)
+            if socket.close_code == 1009:
+                self._metrics.limited.labels("large").inc()
+            if pipe.slow:
+                self._metrics.limited.labels("slow").inc()
+            pipe.closed = True
+        return socket
+
+    def _bucket(self) -> Bucket:
+        return Bucket(self._options.rate, self._options.burst)
+
+
+_KINDS = {CLIENT: "websocket", TRUNK: "trunk", RELAY: "relay"}
+
+
+def _say(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=f"{text}\n", headers={"Cache-Control": "no-store"})

@@ -1,0 +1,109 @@
+"""What gateways know of each other and of their service, in ZooKeeper.
+
+```
+/<root>/thialfi/<service>                    the service; `identity` is what its tokens are bound to
+/<root>/thialfi/<service>/gateways/<id>      ephemeral: where other gateways reach this one
+/<root>/flows/<service>.gateways/<service>.notifications/<shard>/subscriber   the gateway that holds the flow
+```
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kazoo.protocol.states import KazooState
+
+from tidings.coordination.membership import Membership
+from tidings.coordination.node_cache import View
+from tidings.coordination.zookeeper import Coordination
+from tidings.errors import InvalidOption, TidingsError
+from tidings.flows import Flow
+from tidings_thialfi.protocol.stream_schema import notifications_of
+from tidings_thialfi.service import PLACE
+
+LOOK = 1.0  # seconds after which a look is taken even if nothing was heard
+
+logger = logging.getLogger(__name__)
+
+
+def gateways_of(service: str) -> str:
+    """The application whose subscribers are a service's gateways."""
+    return f"{service}.gateways"
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Which gateway holds the flow of each shard, and where the gateways are."""
+
+    holders: dict[int, str]
+    urls: dict[str, str]
+    identity: str | None
+
+
+class Registry:
+    """Keeps a gateway registered, and calls `placed` from a thread of its own whenever something has changed."""
+
+    def __init__(
+        self, coordination: Coordination, service: str, id: str, url: str, shards: int, placed: Callable[[Places], None]
+    ) -> None:
+        self._service = (PLACE, service)
+        self._gateways = (*self._service, "gateways")
+        self._record = {"url": url, "pid": os.getpid()}
+        self._flows = [Flow(gateways_of(service), notifications_of(service), shard) for shard in range(shards)]
+        self._placed = placed
+        self._known: Places | None = None
+        self._closed = threading.Event()
+        self._changed = threading.Event()
+        self._view = View(coordination, self._changed.set)
+        taken = InvalidOption(f"service {service!r} has a gateway {id!r} already; give this one another id")
+        self._membership = Membership(self._view, coordination, (*self._gateways, id), taken)
+        self._membership.join(self._record)
+        self._client = coordination.client
+        self._client.add_listener(self._on_state)
+        self._thread = threading.Thread(target=self._watch, name="tidings-gateway-registry", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Be a gateway no more."""
+        self._closed.set()
+        self._changed.set()
+        self._thread.join()
+        self._client.remove_listener(self._on_state)
+        self._membership.leave()
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self._membership.lost()
+
+    def _watch(self) -> None:
+        trouble = ""
+        while not self._closed.is_set():
+            try:
+                places = self._look()
+            except TidingsError as error:
+                if str(error) != trouble:
+                    logger.warning("gateways cannot be looked up: %s", error)
+                trouble = str(error)
+            else:
+                trouble = ""
+                if places != self._known:
+                    self._known = places
+                    self._placed(places)
+            self._changed.wait(LOOK)
+            self._changed.clear()
+
+    def _look(self) -> Places:
+        self._membership.keep(self._record)
+        gateways = {name: self._view.value(*self._gateways, name) for name in self._view.children(*self._gateways)}
+        self._view.fill([(*flow.place, "subscriber") for flow in self._flows])
+        holders = {flow.shard: self._view.value(*flow.place, "subscriber") for flow in self._flows}
+        service = self._view.value(*self._service)
+        return Places(
+            {shard: str(value["id"]) for shard, value in holders.items() if value is not None and "id" in value},
+            {name: str(value["url"]) for name, value in gateways.items() if value is not None and "url" in value},
+            str(service["identity"]) if service is not None and "identity" in service else None,
+        )

@@ -1,0 +1,97 @@
+"""Trunks: many clients on one WebSocket, each behind a tag that the proxy at the other end has chosen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+
+from aiohttp import WSMsgType, web
+
+from tidings_thialfi.gateway.channels import MALFORMED, Pipe, TagChannel
+from tidings_thialfi.gateway.inbound import Desk
+from tidings_thialfi.gateway.metrics import GatewayMetrics
+from tidings_thialfi.protocol.rate_limit import Bucket
+
+AT_ONCE = 4096  # messages of a trunk that are worked on at once; beyond them its frames are not read
+MOST_CLIENTS = 200_000
+
+_FRAME = re.compile(r'\s*\[\s*(-?\d{1,19}|"(?:[^"\\]|\\.){1,256}")\s*,\s*')
+
+
+def split_frame(text: str) -> tuple[str, str] | None:
+    """A frame's tag and message, both as they are written; None if it is no frame. The message is not looked into.
+
+    >>> split_frame('[7, {"v": "1.0"}]')
+    ('7', '{"v": "1.0"}')
+    >>> split_frame('{"v": "1.0"}')
+    """
+    found, end = _FRAME.match(text), text.rstrip()
+    return (found[1], end[found.end() : -1].strip()) if found and end.endswith("]") else None
+
+
+class Trunk:
+    """One trunk, and the clients on it. The messages of each are taken one after the other, those of all at once."""
+
+    def __init__(
+        self, pipe: Pipe, address: str, desk: Desk, metrics: GatewayMetrics, bucket: Callable[[], Bucket]
+    ) -> None:
+        self._pipe = pipe
+        self._address = address
+        self._desk = desk
+        self._metrics = metrics
+        self._bucket = bucket
+        self._channels: dict[str, TagChannel] = {}
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def converse(self, socket: web.WebSocketResponse) -> None:
+        """Take frames until the trunk is closed; then all its clients are gone."""
+        try:
+            async for message in socket:
+                frame = split_frame(message.data) if message.type is WSMsgType.TEXT else None
+                if frame is None:
+                    self._metrics.refused.labels("malformed").inc()
+                    self._pipe.close(MALFORMED, "a trunk's frames are [tag, message]")
+                    break
+                await self._take(*frame)
+        finally:
+            for channel in self._channels.values():
+                channel.open = False
+                self._desk.leave(channel)
+
+    async def _take(self, tag: str, text: str) -> None:
+        channel = self._channels.get(tag)
+        if text == "null":
+            if channel is not None:
+                channel.open = False
+                self._desk.leave(self._channels.pop(tag))
+            return
+        if channel is None or not channel.open:
+            if len(self._channels) >= MOST_CLIENTS:
+                self._metrics.limited.labels("connections").inc()
+                self._pipe.send(f"[{tag},null]")
+                return
+            # The trunk's own credentials are the proxy's, and no client's.
+            channel = TagChannel(self._pipe, json.loads(tag), self._address, None, self._bucket())
+            self._channels[tag] = channel
+        await self._room.acquire()
+        channel.inbox.append(text)
+        if not channel.working:
+            channel.working = True
+            task = asyncio.create_task(self._work(channel))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _work(self, channel: TagChannel) -> None:
+        try:
+            while channel.inbox:
+                text = channel.inbox.popleft()
+                try:
+                    if channel.open:
+                        await self._desk.receive(channel, text)
+                finally:
+                    self._room.release()
+        finally:
+            channel.working = False

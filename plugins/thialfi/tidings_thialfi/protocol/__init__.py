@@ -1,0 +1,1 @@
+"""What clients, gateways and the stage have in common: messages, tokens, digests, and the columns of streams."""

@@ -1,0 +1,1 @@
+"""The stage: matches updates with registrations, in a Spark query."""

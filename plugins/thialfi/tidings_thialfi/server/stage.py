@@ -1,0 +1,241 @@
+"""The stage `thialfi`: updates and what clients want in, what clients are told out.
+
+| option | default | meaning |
+| --- | --- | --- |
+| `service` | required | its streams are `<service>.operations`, an input, and `<service>.notifications`, the output |
+| `away_days` | 30 | a client that was not heard of for so long is forgotten |
+| `payload_bytes` | 1,024 | a larger payload is told when it comes, and not kept for those who hear of it later |
+| `parts` | 16 | into how many parts the larger runs are split; runs are made anew when it changes |
+| `collect_every` | 64 | batches between two looks for clients that are away, at one part of the clients each |
+
+All other inputs are streams of updates. Spark makes keys and columns; they come to the driver as Arrow, and are matched
+there over the memory-mapped runs, whatever the size of the batch. Matching 13,000 notifications and as many
+acknowledgements takes 0.06 s of CPU with half a million registrations and 0.08 s with 7 million (`make bench
+ONLY=thialfi-stage`); a `mapInArrow` that does nothing adds 0.08 s to the job, and what it found would come to the
+driver all the same, from where the pipeline writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import AfterValidator, Field, PrivateAttr
+
+from tidings.coordination.zookeeper import check_name
+from tidings.errors import InvalidName, InvalidOption
+from tidings.stages import Stage
+from tidings_thialfi.protocol import stream_schema
+from tidings_thialfi.server import clients, notifications
+from tidings_thialfi.server.arrays import Longs, flags, longs
+from tidings_thialfi.server.compaction import Compactor
+from tidings_thialfi.server.matching import LARGEST, objects_after, registrations_after, tell
+from tidings_thialfi.server.tables import ACKNOWLEDGEMENTS, Index
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from tidings.stages.state import State
+    from tidings.streams import StreamDefinition
+
+DAY = 86_400 * 10**6  # microseconds
+ZOMBIE = "the service does not know this client any more"
+AWAY = "the client was not heard of for too long"
+
+
+def _named(service: str) -> str:
+    try:
+        return check_name("a service", service)
+    except InvalidName as error:
+        raise ValueError(str(error)) from None
+
+
+class Thialfi(Stage):
+    """Tells each registered client the latest version of each object, in the end and whatever fails."""
+
+    service: Annotated[str, AfterValidator(_named)]
+    away_days: Annotated[float, Field(gt=0)] = 30.0
+    payload_bytes: Annotated[int, Field(ge=0)] = 1024
+    parts: Annotated[int, Field(ge=1, le=1024)] = 16
+    collect_every: Annotated[int, Field(ge=1)] = 64
+
+    _index: Index | None = PrivateAttr(None)
+    _compactor: Compactor = PrivateAttr(default_factory=Compactor)
+
+    def check(self, inputs: Sequence[StreamDefinition], output: StreamDefinition | None) -> None:
+        """Refuse inputs without the service's operations, or another output than its notifications."""
+        super().check(inputs, output)
+        operations, notifications = (
+            stream_schema.operations_of(self.service),
+            stream_schema.notifications_of(self.service),
+        )
+        if operations not in [stream.name for stream in inputs]:
+            raise InvalidOption(f"the stage reads what clients want: name {operations!r} among its inputs")
+        if output is not None and output.name != notifications:
+            raise InvalidOption(f"what clients are told is written to {notifications!r}, not to {output.name!r}")
+
+    def prepare(self, rows: DataFrame) -> DataFrame:
+        """The rows as columns of numbers and texts, with the keys of objects.
+
+        As SQL, which nobody else has a word in: the expressions read better than the same as calls.
+        """
+        from pyspark.sql import functions as sf
+
+        rows = rows.withColumn("is_op", sf.col("stream") == sf.lit(stream_schema.operations_of(self.service)))
+        rows = rows.where("kind != 'tombstone' and (not is_op or try_cast(object as bigint) is not null)")
+        return rows.selectExpr(*COLUMNS)
+
+    def apply(self, batch: DataFrame, state: State) -> pa.Table:
+        """What clients are told of this batch."""
+        index = self.opened(state)
+        with ThreadPoolExecutor(1, thread_name_prefix="tidings-thialfi-runs") as aside:
+            advancing = aside.submit(index.advance, state.batch_id)  # while Spark reads
+            rows = batch.toArrow()
+            advancing.result()
+        self._compactor.look(index, state.batch_id)
+        return self.step(rows, index, state)
+
+    def opened(self, state: State) -> Index:
+        """The index of this pipeline's state."""
+        known = self._index
+        if known is None or (known.folder, known.app) != (state.folder, state.app):
+            if known is not None:
+                known.close()
+            self._index = known = Index(state.folder, state.app, self.parts)
+        return known
+
+    def step(self, rows: pa.Table, index: Index, state: State) -> pa.Table:
+        """What clients are told of these rows, whose columns are `COLUMNS`, with the index as before the batch."""
+        now = pc.max(rows["time"]).as_py() or 0
+        index.forgetting.before = now - int(self.away_days * DAY)
+        updates, ops = _split(rows)
+        ids = np.unique(longs(ops, "client"))
+        known = clients.Clients.of(ids, index["clients"].lookup(ids))
+        after, facts = clients.step(known, ops)
+        zombies = ids[~after.marked]
+        ops = ops.filter(pa.array(after.marked[after.at(longs(ops, "client"))]))
+        away = self._away(index, state.batch_id, now, ids)
+
+        # Everything about the clients whose registrations may change, or that come online.
+        asking = _chosen(ops, stream_schema.REGISTER, stream_schema.UNREGISTER)
+        coming = np.unique(longs(_chosen(ops, stream_schema.ONLINE), "client"))
+        deciding = np.unique(
+            np.concatenate([longs(_chosen(ops, stream_schema.SYNC), "client"), longs(asking, "client")])
+        )
+        ended = np.union1d(zombies, away.ids)
+        touched = np.union1d(np.union1d(coming, deciding), ended)
+        of_touched = clients.Clients.of(touched, index["clients"].lookup(touched))
+        of_touched = _updated(of_touched, after)
+        registrations = registrations_after(index["registrations_of"].lookup(touched), asking, of_touched, ended)
+        mine = registrations.rows.filter(pa.array(registrations.registered))
+        fresh, asked = (column[registrations.registered] for column in (registrations.fresh, registrations.asked))
+        pending = asked | np.isin(longs(mine, "client"), coming)
+
+        keys = np.union1d(longs(updates, "key"), longs(mine, "key")[fresh | pending])
+        objects = objects_after(updates, index["objects"].lookup(keys))
+        acknowledged = _acknowledgements(ops)
+        heard = pa.concat_tables(
+            [index["acknowledgements"].lookup(np.unique(longs(mine, "client")[pending])), acknowledged]
+        )
+        others = self._registered_for(index, objects.new, touched)
+        everyone = pa.concat_tables([mine.select(others.column_names), others])
+        more = np.zeros(len(others), bool)
+        versions, unknowns = tell(everyone, np.append(fresh, more), np.append(pending, more), objects, heard)
+        told_digest = np.union1d(coming, deciding)
+        output = [
+            notifications.invalid(zombies, ZOMBIE),
+            notifications.invalid(away.ids, AWAY),
+            notifications.statuses(registrations.rows.filter(pa.array(registrations.asked))),
+            notifications.told(versions),
+            notifications.told(unknowns),
+            notifications.digests(told_digest, of_touched.seen[of_touched.at(told_digest)], mine),
+        ]
+        index.write(
+            state,
+            {
+                "objects": self._kept(objects.new),
+                "registrations": registrations.rows.filter(pa.array(registrations.changed)),
+                "acknowledgements": acknowledged,
+                "clients": pa.concat_tables([facts, clients.unmarked(away)]),
+            },
+        )
+        return notifications.together(output)
+
+    def _registered_for(self, index: Index, new: pa.Table, touched: Longs) -> pa.Table:
+        """The registrations for new versions, but for those of clients that are looked at anyway."""
+        rows = index["registered_for"].lookup(longs(new, "key"))
+        wanted = flags(rows, "registered") & ~np.isin(longs(rows, "client"), touched)
+        rows = rows.filter(pa.array(wanted)).select(["client", "key", "since", "application"])
+        at = pc.index_in(rows["key"], new["key"])
+        return rows.append_column("object", new["object"].combine_chunks().take(at.combine_chunks()))
+
+    def _away(self, index: Index, batch_id: int, now: int, here: Longs) -> clients.Clients:
+        """Clients to forget; none of those that have just been heard of."""
+        known = index["clients"]
+        if batch_id % self.collect_every:
+            return clients.away(known.lookup([]), now, 0)
+        facts = known.scan(batch_id // self.collect_every % self.parts)
+        facts = facts.filter(pa.array(~np.isin(longs(facts, "client"), here)))
+        return clients.away(facts, now, int(self.away_days * DAY))
+
+    def _kept(self, objects: pa.Table) -> pa.Table:
+        """The rows without payloads that are too large to keep."""
+        payload = objects["payload"]
+        small = pc.if_else(pc.greater(pc.binary_length(payload), self.payload_bytes), None, payload)
+        return objects.set_column(objects.column_names.index("payload"), objects.schema.field("payload"), small)
+
+
+NAME = "if(is_op, try_element_at(attributes, 'object'), object)"
+COLUMNS = (
+    "stream",
+    "seq",
+    "if(is_op, try_element_at(attributes, 'op'), null) as op",
+    "if(is_op, try_cast(object as bigint), null) as client",
+    "coalesce(version, -1L) as number",
+    f"{NAME} as object",
+    f"xxhash64({NAME}) as key",
+    "source",
+    "if(is_op, null, payload) as payload",
+    "coalesce(unix_micros(time), 0L) as time",
+)
+
+
+def _split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """The updates, and the operations, each in their order."""
+    rows = rows.sort_by([("stream", "ascending"), ("seq", "ascending")])
+    is_op = pc.is_valid(rows["client"])
+    ops = rows.filter(is_op)
+    ops = ops.filter(pc.less_equal(ops["number"], LARGEST))
+    return rows.filter(pc.invert(is_op)), ops
+
+
+def _chosen(ops: pa.Table, *names: str) -> pa.Table:
+    """The operations of these kinds; if they are about objects, as registrations have them."""
+    rows = ops.filter(pc.is_in(ops["op"], pa.array(names, pa.string())))
+    if stream_schema.REGISTER not in names:
+        return rows
+    rows = rows.filter(pc.and_(pc.is_valid(rows["object"]), pc.greater_equal(rows["number"], 0)))
+    registers = pc.equal(rows["op"], stream_schema.REGISTER)
+    return rows.append_column("registers", registers).append_column("application", rows["source"])
+
+
+def _acknowledgements(ops: pa.Table) -> pa.Table:
+    rows = ops.filter(
+        pc.is_in(ops["op"], pa.array([stream_schema.ACKNOWLEDGE, stream_schema.ACKNOWLEDGE_UNKNOWN], pa.string()))
+    )
+    rows = rows.filter(pc.and_(pc.is_valid(rows["object"]), pc.greater_equal(rows["number"], 0)))
+    unknown = pc.equal(rows["op"], stream_schema.ACKNOWLEDGE_UNKNOWN).cast(pa.int64())
+    return pa.table([rows["client"], rows["key"], unknown, rows["number"]], ACKNOWLEDGEMENTS)
+
+
+def _updated(clients: clients.Clients, after: clients.Clients) -> clients.Clients:
+    """The clients, with what the batch has changed of some of them."""
+    at = np.flatnonzero(np.isin(clients.ids, after.ids))
+    there = after.at(clients.ids[at])
+    for mine, theirs in ((clients.floors, after.floors), (clients.seen, after.seen)):
+        mine[at] = theirs[there]
+    return clients

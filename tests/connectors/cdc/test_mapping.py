@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from tidings.errors import InvalidOption
+from tidings.updates import SCHEMA, shard_of
+from tidings_connectors.cdc.mapping import Changes, Column, RowMapping, updates_of
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+def changes(values: dict[str, list[str | None]], key: tuple[str, ...] = ("id",), **more: Any) -> Changes:
+    count = len(next(iter(values.values())))
+    return Changes(
+        "public",
+        "item",
+        more.get("columns") or [Column(name, pa.array(each, pa.string())) for name, each in values.items()],
+        key,
+        pa.array(more.get("operations") or ["insert"] * count),
+        np.arange(count, dtype=np.int64),
+        np.zeros(count, np.int32),
+        pa.repeat(pa.scalar(0, pa.timestamp("us", "UTC")), count),
+    )
+
+
+def rows(made: Changes, shards: int = 4, **options: Any) -> list[dict[str, Any]]:
+    table = updates_of(made, RowMapping(**options), shards)
+    assert table.schema == SCHEMA
+    found: list[dict[str, Any]] = table.to_pylist(maps_as_pydicts="lossy")
+    return found
+
+
+@given(st.lists(st.tuples(texts, st.none() | texts), min_size=1, max_size=20))
+def test_a_payload_says_what_the_row_said(values: list[tuple[str, str | None]]) -> None:
+    made = changes({"id": [one for one, _ in values], 'the "name"': [other for _, other in values]})
+    for row, (one, other) in zip(rows(made), values, strict=True):
+        assert json.loads(row["payload"]) == {"id": one, 'the "name"': other}
+
+
+@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=20, unique=True))
+def test_different_keys_are_different_objects(keys: list[tuple[str, str]]) -> None:
+    made = changes({"a": [one for one, _ in keys], "b": [other for _, other in keys]}, key=("a", "b"))
+    assert len({row["object"] for row in rows(made)}) == len(keys)
+
+
+def test_numbers_and_json_stand_as_they_are_and_what_is_unknown_is_left_out() -> None:
+    columns = [
+        Column("id", pa.array(["1", "2"]), "integer"),
+        Column("share", pa.array(["0.5", None]), "number"),
+        Column("good", pa.array(["true", "false"]), "boolean"),
+        Column("more", pa.array(['{"a": [1]}', None]), "json"),
+        Column("large", pa.array([None, "x"]), unknown=pa.array([True, False])),
+    ]
+    first, second = rows(changes({"id": ["1", "2"]}, columns=columns))
+    assert json.loads(first["payload"]) == {"id": 1, "share": 0.5, "good": True, "more": {"a": [1]}}
+    assert json.loads(second["payload"]) == {"id": 2, "share": None, "good": False, "more": None, "large": "x"}
+
+
+def test_a_row_of_which_nothing_is_known_is_an_empty_object() -> None:
+    columns = [Column("id", pa.array([None], pa.string()), unknown=pa.array([True]))]
+    assert rows(changes({"id": ["1"]}, columns=columns))[0]["payload"] == b"{}"
+
+
+def test_options_say_what_an_object_is_called_and_which_share_a_shard() -> None:
+    made = changes({"id": ["1", "2", "3"], "customer": ["ann", "ann", "bo"], "change": ["7", None, "9"]})
+    options = {"object": "items/{id}@{customer}", "version": "change", "attributes": ["customer"], "shard": "customer"}
+    found = rows(made, shards=64, payload="none", **options)
+    assert [row["object"] for row in found] == ["items/1@ann", "items/2@ann", "items/3@bo"]
+    assert [row["version"] for row in found] == [7, None, 9]
+    assert [row["shard"] for row in found] == [shard_of(name, 64) for name in ("ann", "ann", "bo")]
+    assert found[0]["attributes"] == {"schema": "public", "table": "item", "operation": "insert", "customer": "ann"}
+    assert [row["payload"] for row in found] == [None] * 3
+
+
+def test_without_a_key_and_when_it_is_truncated_the_table_is_the_object() -> None:
+    assert {row["object"] for row in rows(changes({"id": ["1", "2"]}, key=()))} == {"public.item"}
+    truncated = rows(changes({"id": [None]}, operations=["truncate"]))[0]
+    assert (truncated["object"], truncated["payload"]) == ("public.item", None)
+
+
+def test_what_is_too_long_or_too_large_still_has_a_name_and_says_so() -> None:
+    made = changes({"id": ["x" * 2000, "y" * 2000, "z"], "text": ["a", "b", "c" * 2**20]})
+    first, second, third = rows(made)
+    assert first["object"] != second["object"]
+    assert all(len(row["object"].encode()) <= 1024 for row in (first, second, third))
+    assert third["payload"] is None
+    assert third["attributes"]["payload"] == "left out: too large"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"version": "name"}, "column 'name' of public.item is no version, since it holds 'pen'"),
+        ({"version": "nr"}, r"has no column 'nr' \(columns: id, name\)"),
+        ({"shard": "nr"}, "has no column 'nr'"),
+        ({"object": "{nr}"}, "has no column 'nr'"),
+    ],
+)
+def test_columns_that_cannot_be_are_told(options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidOption, match=problem):
+        rows(changes({"id": ["1"], "name": ["pen"]}), **options)
+
+
+@pytest.mark.parametrize("template", ["{", "{}", "{id!r}", "{id:>10}", "}"])
+def test_a_template_that_is_none_is_refused(template: str) -> None:
+    with pytest.raises(ValidationError, match="is no template"):
+        RowMapping(object=template)

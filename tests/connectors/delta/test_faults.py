@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.places import SUPPORT
+from tidings.errors import LogUnavailable
+from tidings.streams import Stream, StreamDefinition
+from tidings.testing import check_log, eventually, held, make_updates
+from tidings_connectors.delta.log import DeltaLog
+
+WRITER = SUPPORT / "log_writer.py"
+
+
+def acknowledged(path: Path) -> list[tuple[str, int]]:
+    """The lines that were written whole."""
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []
+    return [(name, int(seq)) for name, seq in (line.split() for line in lines)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_writers_killed_at_random_lose_repeat_and_invent_nothing(
+    log: DeltaLog, definition: StreamDefinition, tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    notes = [tmp_path / f"acknowledged-{writer}" for writer in range(4)]
+    arguments = [str(log.folder), str(definition.shards)]
+    writers = [
+        subprocess.Popen([sys.executable, WRITER, *arguments, str(n), str(seed * 10 + n), notes[n]]) for n in range(4)
+    ]
+    try:
+        eventually(lambda: all(len(acknowledged(note)) > 20 for note in notes), timeout=120)
+        for victim in (0, 1):
+            target = len(acknowledged(notes[victim])) + rng.randrange(1, 200)
+            eventually(lambda victim=victim, target=target: len(acknowledged(notes[victim])) >= target, every=0.001)
+            time.sleep(rng.random() / 50)  # anywhere within a commit
+            writers[victim].kill()
+            writers[victim].wait()
+        survivors = [len(acknowledged(note)) for note in notes[2:]]
+        eventually(
+            lambda: all(len(acknowledged(note)) > n + 100 for note, n in zip(notes[2:], survivors, strict=True)),
+            timeout=120,
+        )
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.wait()
+
+    check_log(log, definition.shards)
+    rows = held(log)
+    place = dict(zip(rows["object"].to_pylist(), rows["seq"].to_pylist(), strict=True))
+    assert max(Counter(rows["object"].to_pylist()).values()) == 1, "no update is there twice"
+    for number, note in enumerate(notes):
+        for name, seq in acknowledged(note):
+            assert place[name] == seq, "what was acknowledged is where it was said to be"
+        mine = sorted(int(name.split("-")[1]) for name in place if name.startswith(f"{number}-"))
+        assert mine == list(range(len(mine))), "what is there was published, in order, without a hole"
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 4 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("needs root, to mount a small tmpfs")
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", folder], check=True)
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_a_full_disk_is_an_error_and_no_acknowledgement_and_later_it_goes_on(small_disk: Path) -> None:
+    definition = StreamDefinition("contacts", 4, f"delta:{small_disk / 'contacts'}")
+    log = DeltaLog.create(str(small_disk / "contacts"), definition)
+    stream = Stream(definition)
+    ballast = small_disk / "ballast"
+    with stream.producer(max_rows=10) as producer:
+        producer.publish_many(make_updates(10)).result()
+        with open(ballast, "wb") as file:
+            file.write(b"x" * 2**20 * 3)
+        results = [producer.publish_many(make_updates(10, seed=seed, payload_bytes=30_000)) for seed in range(20)]
+        errors = [error for result in results if (error := result.exception())]
+        assert errors
+        assert all(isinstance(error, LogUnavailable) and "No space left on device" in str(error) for error in errors)
+        durable = 10 + 10 * (len(results) - len(errors))
+        assert held(log).num_rows == durable
+        ballast.unlink()
+        producer.publish_many(make_updates(10)).result()
+    check_log(log, 4)
+    assert held(log).num_rows == durable + 10
+
+
+def test_a_writer_that_is_stopped_holds_nobody_up(log: DeltaLog, definition: StreamDefinition, tmp_path: Path) -> None:
+    note = tmp_path / "acknowledged"
+    arguments = [str(log.folder), str(definition.shards), "0", "0", note]
+    writer = subprocess.Popen([sys.executable, WRITER, *arguments])
+    try:
+        eventually(lambda: len(acknowledged(note)) > 20, timeout=60)
+        writer.send_signal(signal.SIGSTOP)
+        with Stream(definition).producer() as producer:
+            for number in range(50):
+                producer.publish(f"mine-{number}").result(timeout=10)
+        writer.send_signal(signal.SIGCONT)
+        before = len(acknowledged(note))
+        eventually(lambda: len(acknowledged(note)) > before + 20, timeout=60)
+    finally:
+        writer.kill()
+        writer.wait()
+    check_log(log, definition.shards)
+
+
+def test_a_commit_that_is_torn_by_a_fault_is_not_seen(log: DeltaLog) -> None:
+    log.append(make_updates(10))
+    draft = log.folder / "_delta_log" / ".torn.tmp"
+    draft.write_text('{"add": {"path": "nothing.parq')
+    (log.folder / "torn.parquet").write_bytes(b"PAR1 and no more")
+    log.append(make_updates(10))
+    assert held(log).num_rows == 20
+    check_log(log, 4)

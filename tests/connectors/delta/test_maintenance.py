@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from tidings.logs import Transaction, open_log
+from tidings.positions import Position, Positions
+from tidings.streams import StreamDefinition
+from tidings.testing import check_log, held, make_updates
+from tidings_connectors.delta import maintenance
+from tidings_connectors.delta.log import DeltaLog
+from tidings_connectors.delta.maintenance import plan_compaction
+
+sizes = st.lists(st.integers(1, 3000), max_size=60)
+
+
+def age(folder: Path, seconds: float) -> None:
+    """Make the files look as if they had been there for longer."""
+    then = time.time() - seconds
+    for path in folder.rglob("*"):
+        os.utime(path, (then, then))
+
+
+def append_many(log: DeltaLog, commits: int) -> pa.Table:
+    for seed in range(commits):
+        log.append(make_updates(5, seed=seed))
+    return held(log)
+
+
+@given(sizes, st.integers(2, 8))
+def test_planned_runs_are_apart_long_enough_and_within_the_target(some: list[int], fan_in: int) -> None:
+    end = 0
+    for run in plan_compaction(some, fan_in, target=2000):
+        assert run.start >= end
+        end = run.stop
+        assert run.stop - run.start >= fan_in
+        assert sum(some[run]) <= 2000
+        assert max(some[run]) < 1000
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=400))
+def test_compaction_again_and_again_rewrites_each_byte_a_few_times_only(appends: list[int]) -> None:
+    held_sizes: list[int] = []
+    rewritten = 0
+    for size in appends:
+        held_sizes.append(size)
+        for run in reversed(plan_compaction(held_sizes, 4, target=4000)):
+            rewritten += sum(held_sizes[run])
+            held_sizes[run] = [sum(held_sizes[run])]
+    assert rewritten <= 8 * sum(appends)
+    assert len(held_sizes) <= 60
+
+
+def test_compaction_changes_no_row_and_is_no_change_of_data(log: DeltaLog) -> None:
+    before = append_many(log, 30)
+    files = len(DeltaTable(log.folder).file_uris())
+    gone = log.compact()
+    assert gone > 20
+    assert len(DeltaTable(log.folder).file_uris()) == files - gone
+    assert held(log) == before
+    commit = (log.folder / "_delta_log" / f"{DeltaTable(log.folder).version():020}.json").read_text()
+    assert '"dataChange": true' not in commit
+
+
+def test_every_so_many_commits_a_writer_compacts_and_checkpoints_by_itself(log: DeltaLog) -> None:
+    before = append_many(log, maintenance.EVERY)
+    log.close()
+    assert len(DeltaTable(log.folder).file_uris()) < 10
+    assert (log.folder / "_delta_log" / "_last_checkpoint").exists()
+    assert held(log) == before
+
+
+def test_a_reader_follows_through_compaction_and_vacuum(log: DeltaLog, definition: StreamDefinition) -> None:
+    reader = open_log(definition)
+    seen: list[pa.Table] = []
+    stop = threading.Event()
+
+    def follow() -> None:
+        after = Positions()
+        while not stop.is_set() or after != reader.reach(after, None):
+            rows = reader.tail(after, 50)
+            seen.append(rows)
+            last = rows.group_by("shard").aggregate([("seq", "max")]).to_pylist()
+            after = Positions({**after, **{row["shard"]: Position(row["seq_max"]) for row in last}})
+
+    thread = threading.Thread(target=follow)
+    thread.start()
+    for seed in range(60):
+        log.append(make_updates(5, seed=seed))
+        if seed % 10 == 9:
+            log.compact()
+            log.upkeep.vacuum(grace_hours=0)
+    stop.set()
+    thread.join()
+    rows = pa.concat_tables(seen).sort_by([("shard", "ascending"), ("seq", "ascending")])
+    assert rows == held(log)
+    check_log(log, 4)
+
+
+def test_a_reader_that_slept_through_a_clean_up_of_the_delta_log_goes_on(
+    log: DeltaLog, definition: StreamDefinition
+) -> None:
+    append_many(log, 3)
+    sleeper = open_log(definition)
+    append_many(log, 30)
+    log.compact()
+    log.upkeep.checkpoint()
+    age(log.folder, 2 * 3600)
+    log.append(make_updates(5))
+    log.upkeep.checkpoint()
+    commits = sorted((log.folder / "_delta_log").glob("*.json"))
+    assert len(commits) < 10, "the commits that the sleeper would have read next are gone"
+    assert held(sleeper) == held(log)
+    check_log(sleeper, 4)
+
+
+def test_a_log_of_which_only_a_checkpoint_is_left_knows_its_heads_and_transactions(
+    log: DeltaLog, definition: StreamDefinition
+) -> None:
+    log.append(make_updates(100), Transaction("query", 7))
+    log.upkeep.checkpoint()
+    log.append(make_updates(1))
+    log.upkeep.checkpoint()
+    fresh = open_log(definition)
+    assert isinstance(fresh, DeltaLog)
+    assert fresh.append(make_updates(100), Transaction("query", 7)) is None
+    assert fresh.bounds() == log.bounds()
+    fresh.append(make_updates(10))
+    check_log(fresh, 4)
+
+
+def test_truncation_drops_whole_segments_and_moves_the_floors(log: DeltaLog) -> None:
+    append_many(log, 10)
+    middle = log.reach(Positions(), 25)
+    before = log.bounds()
+    after = log.truncate(Positions({shard: Position(at.seq + 1) for shard, at in middle.items()}))
+    assert all(after[shard].head == before[shard].head for shard in range(4))
+    assert any(after[shard].floor > before[shard].floor for shard in range(4))
+    assert all(after[shard].floor <= middle[shard] for shard in range(4))
+    check_log(log, 4)
+
+
+def test_a_log_that_is_truncated_whole_still_knows_where_its_shards_end(
+    log: DeltaLog, definition: StreamDefinition
+) -> None:
+    append_many(log, 3)
+    heads = log.bounds()
+    log.truncate(Positions({shard: Position(bounds.head.seq + 1) for shard, bounds in heads.items()}))
+    fresh = open_log(definition)
+    assert {shard: bounds.head for shard, bounds in fresh.bounds().items()} == {
+        shard: bounds.head for shard, bounds in heads.items()
+    }
+    assert all(bounds.empty for bounds in fresh.bounds().values())
+    log.append(make_updates(20))
+    assert held(fresh).num_rows == 20
+    check_log(fresh, 4)
+
+
+def test_retention_by_size_keeps_the_newest_and_never_less_than_was_asked_for(log: DeltaLog) -> None:
+    append_many(log, 10)
+    files = [path.stat().st_size for path in map(Path, DeltaTable(log.folder).file_uris())]
+    log.retain(max_bytes=sum(files) // 2)
+    left = [path.stat().st_size for path in map(Path, DeltaTable(log.folder).file_uris())]
+    assert sum(files) // 2 <= sum(left) <= sum(files) // 2 + max(files)
+    check_log(log, 4)
+    log.retain(max_bytes=1)
+    assert held(log).num_rows == 5
+    check_log(log, 4)
+
+
+def test_retention_by_age_drops_what_is_older(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.append(make_updates(10))
+    now = maintenance.milliseconds()
+    monkeypatch.setattr(maintenance, "milliseconds", lambda: now + 3_600_000)
+    monkeypatch.setattr("tidings_connectors.delta.log.milliseconds", lambda: now + 3_600_000)
+    log.append(make_updates(7))
+    log.retain(max_age=1800)
+    assert held(log).num_rows == 7
+    log.retain(max_age=1800)
+    assert held(log).num_rows == 7
+
+
+def test_a_streams_own_retention_is_kept_by_its_writers(definition: StreamDefinition) -> None:
+    limited = StreamDefinition(definition.name, definition.shards, definition.log, retention_bytes=20_000)
+    log = DeltaLog.create(definition.log.removeprefix("delta:"), limited)
+    append_many(log, maintenance.EVERY)
+    log.close()
+    assert any(bounds.floor.seq >= 0 for bounds in log.bounds().values())
+    check_log(log, 4)
+
+
+def test_the_files_of_a_writer_that_died_are_vacuumed_and_those_in_use_are_not(log: DeltaLog) -> None:
+    rows = append_many(log, 3)
+    orphan, draft = log.folder / "orphan.parquet", log.folder / "_delta_log" / ".dead.tmp"
+    log.staging.mkdir()
+    staged = log.staging / "dead.arrow"
+    for path in (orphan, draft, staged):
+        path.write_bytes(b"half")
+    log.upkeep.vacuum()
+    assert orphan.exists()
+    assert draft.exists(), "younger than the grace"
+    age(log.folder, 2 * 3600)
+    log.upkeep.vacuum()
+    assert not any(path.exists() for path in (orphan, draft, staged))
+    assert held(log) == rows
+
+
+def test_a_table_that_another_engine_compacted_is_still_the_same_log(
+    log: DeltaLog, definition: StreamDefinition
+) -> None:
+    rows = append_many(log, 20)
+    DeltaTable(log.folder).optimize.compact()
+    for each in (log, open_log(definition)):
+        assert held(each) == rows
+        check_log(each, 4)
+    log.append(make_updates(50))
+    check_log(log, 4)
+
+
+@pytest.mark.slow
+def test_a_table_that_spark_optimized_is_still_the_same_log(spark: SparkSession, log: DeltaLog) -> None:
+    rows = append_many(log, 20)
+    spark.sql(f"OPTIMIZE delta.`{log.folder}`")
+    assert held(log) == rows
+    log.append(make_updates(50))
+    check_log(log, 4)

@@ -1,0 +1,175 @@
+"""The rows that a Delta table has already, and all rows once more after something was lost."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from tests.connectors.delta_cdf.test_log import FEED, merge, people, start, told
+from tests.support import snapshot_steps
+from tests.support.subscribers import Copy
+from tidings.cluster import Cluster
+from tidings.errors import LogRestored, LogUnavailable, PositionsLost
+from tidings.flows import status
+from tidings.logs import Log, create_log, open_log
+from tidings.positions import Position, Positions
+from tidings.storage import durable
+from tidings.streams import StreamDefinition
+from tidings.testing import eventually
+
+small_chunks = snapshot_steps.small_chunks
+BASE = 2**30
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A table whose feed came later than its first rows."""
+    place = tmp_path / "shop" / "people"
+    write_deltalake(place, people(**{f"_{number}": "x" for number in range(250)}))
+    DeltaTable(place).alter.set_table_properties(FEED)
+    write_deltalake(place, people(_300="fed"), mode="append")
+    return place
+
+
+def stream(place: Path, **options: Any) -> StreamDefinition:
+    folder = str(place.parents[1] / "snapshots")
+    return StreamDefinition(
+        "people", 2, f"delta-cdf:{place}", options={"key": ["id"], "snapshot_folder": folder, **options}
+    )
+
+
+def drained(log: Log, at: Positions, limit: int = 1000) -> list[Any]:
+    found = []
+    with contextlib.closing(log.reader()) as reader:
+        while any(at[shard] < held.head for shard, held in log.bounds().items()):
+            rows, at = reader.read(at, limit)
+            found += told(rows)
+    return found
+
+
+def test_the_rows_that_are_there_stand_after_the_version_that_they_are_of(place: Path) -> None:
+    with contextlib.closing(create_log(stream(place, snapshot=True))) as log:
+        merge(place, people(_7="seven"))
+        eventually(lambda: log.bounds()[0].head == Position(4, -1))
+        rows = drained(log, start(log))
+        assert [row[3] for row in rows] == ["insert"] + ["snapshot"] * 251 + ["update"]
+        assert [row[:2] for row in rows[1:252]] == [(2, BASE + index) for index in range(251)]
+        assert {row[2] for row in rows[1:252]} == {f"shop.people/{number}" for number in (*range(250), 300)}
+        assert drained(log, start(log), limit=7) == rows
+        halfway = Positions({0: Position(2, BASE + 120), 1: Position(2, BASE + 120)})
+        assert drained(log, halfway) == rows[122:]
+    with contextlib.closing(open_log(stream(place, snapshot=True))) as log:
+        assert drained(log, start(log)) == rows
+        log.confirm(Positions(dict.fromkeys(range(2), Position(3, -1))))  # type: ignore[attr-defined]
+        assert not list(place.parents[1].rglob("snapshots/**/*.parquet"))
+
+
+def test_changes_that_were_vacuumed_are_a_loss_with_exact_positions(place: Path) -> None:
+    for name in ("one", "two"):
+        merge(place, people(_7=name))
+    table = DeltaTable(place)
+    table.delete("id = 8")
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    for path in (place / "_change_data").glob("*"):
+        path.unlink()
+    write_deltalake(place, people(_400="later"), mode="append")
+    with contextlib.closing(open_log(stream(place))) as log:
+        with pytest.raises(PositionsLost) as caught:
+            drained(log, Positions({0: Position(2, 5), 1: Position(3, -1)}))
+        assert caught.value.lost == {0: (Position(2, 6), Position(6, -1)), 1: (Position(3), Position(6, -1))}
+        assert [row[2] for row in drained(log, start(log))] == ["shop.people/400"]
+
+
+@pytest.mark.parametrize("loss", ["cleaned", "restored"])
+def test_a_copy_is_whole_again_after_a_loss(cluster: Cluster, place: Path, loss: str) -> None:
+    made = stream(place, on_data_loss="snapshot")
+    cluster.create_stream("people", 2, made.log, options=made.options)
+    cluster.create_application("cache", ["people"], start="latest")
+    copy = Copy()
+
+    def same() -> bool:
+        rows = DeltaTable(place).to_pyarrow_table().to_pylist()
+        return copy.rows == {f"shop.people/{row['id']}": row for row in rows}
+
+    commits = place / "_delta_log"
+    with cluster.subscribe("cache", copy), cluster.publisher(token_interval=0.2):
+        eventually(lambda: not copy.rows and all(one.datamarker for one in status(cluster)))
+        write_deltalake(place, people(_500="x"), mode="append")
+        write_deltalake(place, people(_501="x"), mode="append")
+        eventually(lambda: len(copy.rows) == 2)
+    DeltaTable(place).delete("id = 500")
+    write_deltalake(place, people(_502="x"), mode="append")
+    if loss == "cleaned":
+        table = DeltaTable(place)
+        table.create_checkpoint()
+        for path in sorted(commits.glob("*.json"))[:-1]:
+            path.unlink()
+    else:
+        for path in sorted(commits.glob("*.json"))[3:]:
+            path.unlink()
+    with cluster.subscribe("cache", copy), cluster.publisher(token_interval=0.2):
+        eventually(same, timeout=60)
+        assert sorted(shard for shard, _, _ in copy.lost) == [0, 1]
+        write_deltalake(place, people(_600="after"), mode="append")
+        eventually(same)
+
+
+def test_a_loss_is_told_when_there_are_rows_to_go_on_with(place: Path) -> None:
+    with contextlib.closing(create_log(stream(place, on_data_loss="snapshot"))) as log:
+        ahead = Positions({0: Position(90, -1), 1: Position(90, -1)})
+        with contextlib.closing(log.reader()) as reader:
+
+            def told_of() -> bool:
+                try:
+                    return reader.read(ahead, 10).upto != ahead
+                except LogRestored:
+                    return True
+
+            eventually(told_of)
+        assert [row[3] for row in drained(log, start(log))] == ["insert"] + ["snapshot"] * 251
+
+
+def test_a_dropped_stream_takes_its_rows_with_it_and_the_next_one_has_its_own(cluster: Cluster, place: Path) -> None:
+    made = stream(place, snapshot=True)
+    for count in (251, 252):
+        with contextlib.closing(cluster.create_stream("people", 2, made.log, options=made.options).log) as log:
+            assert [row[3] for row in drained(log, start(log))].count("snapshot") == count
+        cluster.drop_stream("people")
+        assert not list((place.parents[1] / "snapshots").rglob("*.parquet"))
+        write_deltalake(place, people(**{f"_{count}": "x"}), mode="append")
+
+
+def test_a_folder_that_cannot_be_used_is_told_and_a_full_disk_is_gone_on_from(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place.parent / "file").touch()
+    with pytest.raises(LogUnavailable, match=r"cannot be kept in .*/file/rows/people: Not a directory"):
+        create_log(stream(place, snapshot=True, snapshot_folder=str(place.parent / "file" / "rows")))
+    replace, written = durable.replace, []
+
+    def full(path: Path, *rest: Any) -> None:
+        written.append(path)
+        if len(written) > 4:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(path, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(durable, "replace", full)
+        with pytest.raises(LogUnavailable, match=r"cannot be kept in .*: No space left on device"):
+            create_log(stream(place, snapshot=True))
+    with contextlib.closing(create_log(stream(place, snapshot=True))) as log:
+        assert [row[3] for row in drained(log, start(log))].count("snapshot") == 251
+
+
+def test_pieces_of_a_large_table_are_bounded(place: Path) -> None:
+    with contextlib.closing(create_log(stream(place, snapshot=True))):
+        files = list((place.parents[1] / "snapshots").rglob("*.parquet"))
+        assert len(files) >= 3
+        assert max(pa.parquet.read_metadata(file).num_rows for file in files) <= 100

@@ -1,0 +1,101 @@
+"""From a statement in PostgreSQL to the callback of a subscriber."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import postgres_server
+from tests.support.places import ROOT
+from tests.support.postgres_server import Database
+from tests.support.subscribers import hearing
+from tidings.cli import main
+from tidings.cluster import Cluster
+from tidings.errors import InvalidOption, LogUnavailable
+from tidings.testing import eventually
+from tidings_connectors.cdc import snapshot
+
+database = postgres_server.database
+
+
+def test_rows_arrive_at_a_subscriber_and_the_slot_moves_on(cluster: Cluster, database: Database) -> None:
+    database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")
+    cluster.create_stream("shop", 4, database.address(), options=database.options())
+    with hearing(cluster, "shop") as (everything, deletes):
+        database.execute("INSERT INTO item SELECT n, 'item ' || n FROM generate_series(1, 100) n")
+        database.execute("UPDATE item SET name = 'x' WHERE id = 7", "DELETE FROM item WHERE id > 90")
+        eventually(lambda: len(everything) >= 111 and len(deletes) >= 10)
+        seen = {(update.shard, update.position): update for update in everything}
+        assert len(seen) == 111
+        assert {update.object for update in deletes} == {f"public.item/{n}" for n in range(91, 101)}
+        newest = [update for update in everything if update.object == "public.item/7"][-1]
+        assert json.loads(newest.payload or b"") == {"id": 7, "name": "x"}
+        last = max(update.seq for update in everything)
+        confirmed = (
+            "SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots "
+            f"WHERE slot_name = '{database.options()['slot']}'"
+        )
+        eventually(lambda: database.execute(confirmed)[0][0] > last, timeout=60)
+
+
+def test_a_command_tells_how_far_the_snapshot_is_that_it_takes(
+    cluster: Cluster,
+    database: Database,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER", cluster.address)
+    monkeypatch.setattr(snapshot, "CHUNK", 100)
+    monkeypatch.setattr(snapshot, "TELL", 0)
+    database.execute("CREATE TABLE item AS SELECT generate_series(1, 250) id")
+    options = database.options() | {"snapshot": "true", "snapshot_folder": str(tmp_path)}
+    given = [part for key, value in options.items() for part in ("--option", f"{key}={value}")]
+    assert main(["streams", "create", "shop", "--log", database.address(), *given]) == 0
+    told = capsys.readouterr().err
+    assert "snapshot of stream 'shop': public.item, 200 rows so far" in told
+    assert "snapshot of stream 'shop': public.item, 250 rows\n" in told
+
+
+def test_a_dropped_stream_leaves_nothing_behind_that_keeps_the_wal(
+    cluster: Cluster, database: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE item AS SELECT generate_series(1, 250) id")
+    options = database.options() | {"snapshot": True, "snapshot_folder": str(tmp_path / "rows")}
+    slots = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{options['slot']}'"
+    cluster.create_stream("shop", 4, database.address(), options=options)
+    with pytest.raises(InvalidOption, match="are its datastore's own, and cannot be purged"):
+        cluster.drop_stream("shop", purge=True)
+    assert database.execute(slots) == [(1,)]
+    assert list((tmp_path / "rows").rglob("*.parquet"))
+    with hearing(cluster, "shop") as (everything, _):
+        eventually(lambda: len(everything) == 250)
+        cluster.drop_stream("shop")
+        assert database.execute(slots) == [(0,)]
+        assert not list((tmp_path / "rows").iterdir())
+
+
+def test_a_stream_is_dropped_though_its_database_is_away_and_what_is_left_is_told(cluster: Cluster) -> None:
+    with contextlib.closing(postgres_server.PostgresServer()) as server:
+        database = server.database()
+        cluster.create_stream("shop", 4, database.address(), options=database.options())
+        server.stop()
+        with pytest.raises(LogUnavailable, match="stream 'shop' is dropped, but its datastore was not told") as caught:
+            cluster.drop_stream("shop")
+        assert cluster.streams() == []
+        server.start()
+        database.execute(str(caught.value).rpartition(": ")[2])
+        assert database.execute("SELECT 1 FROM pg_replication_slots") == []
+
+
+@pytest.mark.slow
+def test_the_example_empties_its_cache(database: Database) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "tail_postgres.py"), database.address().partition(":")[2]]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert "public.tidings_item/1: update" in told
+    assert "the cache is empty" in told

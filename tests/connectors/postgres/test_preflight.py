@@ -1,0 +1,182 @@
+"""What is wrong with a server is one sentence, and the statement at its end mends it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support import postgres_server
+from tests.support.postgres_server import Database, PostgresServer
+from tidings.errors import InvalidOption, LogMismatch, LogUnavailable, PositionsLost
+from tidings.logs import create_log, open_log
+from tidings.positions import Positions
+from tidings.streams import StreamDefinition
+
+database, own_server = postgres_server.database, postgres_server.own_server
+
+
+def refused(stream: StreamDefinition, make: bool = True) -> str:
+    """The sentence with which a stream is refused."""
+    with pytest.raises(LogUnavailable) as caught:
+        (create_log if make else open_log)(stream).close()
+    sentence = str(caught.value)
+    assert "\n" not in sentence
+    assert not sentence.endswith(".")
+    return sentence
+
+
+def cure(sentence: str, beginning: str) -> str:
+    """The statement at the end of a sentence."""
+    return sentence[sentence.index(beginning) :].removesuffix("; and restart the server")
+
+
+@pytest.fixture
+def role(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    name = f"tail_{database.name}"
+    database.execute(f"CREATE ROLE {name} LOGIN REPLICATION PASSWORD 'right'")
+    monkeypatch.setenv("PGPASSWORD", "right")
+    yield name
+    database.execute(f"DROP ROLE {name}")
+
+
+def test_a_role_that_may_log_in_and_replicate_is_enough(database: Database, role: str) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with contextlib.closing(create_log(database.stream(user=role))) as log, contextlib.closing(log.reader()) as reader:
+        database.execute("INSERT INTO t VALUES (1)")
+        rows, upto = postgres_server.read_all(reader, postgres_server.floors(log), log)
+        assert len(rows) == 1
+        log.confirm(upto)  # type: ignore[attr-defined]
+    open_log(database.stream(user=role)).close()
+
+
+def test_a_wrong_password(database: Database, role: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PGPASSWORD", "wrong")
+    sentence = refused(database.stream(user=role))
+    assert "wrong" not in sentence
+    statement = cure(sentence, "ALTER ROLE")
+    assert statement == f"ALTER ROLE \"{role}\" PASSWORD '...'"
+    database.execute(statement.replace("...", "wrong"))
+    create_log(database.stream(user=role)).close()
+
+
+def test_a_server_that_is_not_there(database: Database) -> None:
+    place = f"postgres:postgresql://nobody@127.0.0.1:1/{database.name}"
+    sentence = refused(StreamDefinition("shop", 4, place, options={"publication": "everything"}))
+    assert "does not answer" in sentence
+    assert sentence.endswith("start it, or correct the address")
+
+
+def test_a_role_that_may_not_replicate(database: Database, role: str) -> None:
+    database.execute(f"ALTER ROLE {role} NOREPLICATION")
+    sentence = refused(database.stream(user=role))
+    assert "may not replicate" in sentence
+    database.execute(cure(sentence, "ALTER ROLE"))
+    create_log(database.stream(user=role)).close()
+
+
+def test_a_publication_that_is_missing(database: Database) -> None:
+    database.execute("DROP PUBLICATION everything")
+    sentence = refused(database.stream())
+    assert "has no publication 'everything'" in sentence
+    database.execute(cure(sentence, "CREATE PUBLICATION"))
+    create_log(database.stream()).close()
+
+
+def test_a_slot_that_is_missing(database: Database) -> None:
+    sentence = refused(database.stream(), make=False)
+    assert f"has no replication slot 'tidings_{database.name}'" in sentence
+    database.execute(cure(sentence, "SELECT pg_create"))
+    open_log(database.stream()).close()
+
+
+def test_a_slot_that_goes_while_it_is_used(database: Database) -> None:
+    with contextlib.closing(create_log(database.stream())) as log:
+        after = postgres_server.floors(log)
+        database.execute(f"SELECT pg_drop_replication_slot('tidings_{database.name}')")
+        with pytest.raises(LogUnavailable, match="SELECT pg_create_logical_replication_slot"):
+            log.reader().read(after, 10)
+
+
+def test_a_publication_that_goes_while_it_is_used(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with contextlib.closing(create_log(database.stream())) as log, contextlib.closing(log.reader()) as reader:
+        after = reader.read(postgres_server.floors(log), 10).upto
+        database.execute("DROP PUBLICATION everything", "INSERT INTO t VALUES (1)")
+        with pytest.raises(LogUnavailable, match="was not there yet, or not any more") as caught:
+            postgres_server.read_all(reader, after, log)
+        first, _, rest = cure(str(caught.value), "CREATE PUBLICATION").partition(", and begin anew after that with ")
+        database.execute(first, *rest.split("; "), "INSERT INTO t VALUES (2)")
+        with pytest.raises(PositionsLost) as lost:
+            reader.read(after, 10)
+        stands = Positions({shard: last for shard, (_, last) in lost.value.lost.items()})
+        rows, _ = postgres_server.read_all(reader, stands, log)
+    assert [row["object"] for row in rows] == ["public.t/2"]
+
+
+def test_a_slot_of_another_database_or_plugin_is_not_taken(database: Database) -> None:
+    create_log(database.stream()).close()
+    other = StreamDefinition(
+        "shop", 4, database.address().replace(database.name, "postgres"), options=database.options()
+    )
+    with pytest.raises(LogMismatch, match="another by its option 'slot'"):
+        create_log(other)
+    database.execute(f"SELECT pg_create_logical_replication_slot('test_{database.name}', 'test_decoding')")
+    with pytest.raises(LogMismatch, match="with plugin 'test_decoding'"):
+        open_log(database.stream(slot=f"test_{database.name}"))
+
+
+def test_a_password_in_the_address_is_refused_and_not_repeated(database: Database) -> None:
+    for place in ("postgresql://tail:hunter2@127.0.0.1/shop", "host=127.0.0.1 password=hunter2", "=hunter2"):
+        with pytest.raises(InvalidOption) as caught:
+            create_log(StreamDefinition("shop", 4, f"postgres:{place}", options={"publication": "everything"}))
+        assert "hunter2" not in str(caught.value)
+
+
+def test_no_psycopg2_says_what_to_install() -> None:
+    code = (
+        "import sys; sys.modules['psycopg2'] = None; from tidings.plugins import load; load('tidings.logs', 'postgres')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
+    assert done.stderr.strip().endswith(
+        "PluginMissing: a PostgreSQL log needs psycopg2: pip install 'tidings[postgres]'"
+    )
+
+
+@pytest.mark.slow
+def test_a_server_that_is_set_up_for_something_else(own_server: PostgresServer) -> None:
+    own = own_server.database()
+    for setting, value, words in (
+        ("wal_level", "replica", "has wal_level 'replica'"),
+        ("max_replication_slots", "1", "all of the 1 replication slots"),
+        ("max_wal_senders", "0", "all of the 0 WAL senders"),
+    ):
+        own.execute(f"ALTER SYSTEM SET {setting} = {value}")
+        own_server.restart()
+        sentence = refused(own.stream())
+        assert words in sentence
+        assert sentence.endswith("; and restart the server")
+        own.execute(cure(sentence, "ALTER SYSTEM"))
+        own_server.restart()
+        create_log(own.stream()).close()
+        own.execute(f"SELECT pg_drop_replication_slot('tidings_{own.name}')")
+
+
+@pytest.mark.slow
+def test_a_server_whose_slots_are_all_taken_by_readers(own_server: PostgresServer) -> None:
+    own = own_server.database()
+    own.execute("ALTER SYSTEM SET max_replication_slots = 2")
+    own_server.restart()
+    with contextlib.closing(create_log(own.stream())) as log:
+        after = postgres_server.floors(log)
+        with contextlib.closing(log.reader()) as first:
+            first.read(after, 10)
+            with pytest.raises(LogUnavailable, match="all of the 2 replication slots") as caught:
+                log.reader().read(after, 10)
+        assert re.search(r"max_replication_slots = 12; and restart the server$", str(caught.value))
+        log.reader().read(after, 10)

@@ -1,0 +1,84 @@
+"""What cannot be meant is one clear sentence, for `applications`, `subscribe`, `publisher` and `flows`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import Run, told
+from tidings.cluster import Cluster
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        ("applications create x --stream nope", 1, "error: there is no stream 'nope' in "),
+        ("applications create x", 2, "Missing option '--stream'"),
+        ("applications create x/y --stream contacts", 1, "error: 'x/y' is no name for an application"),
+        ("applications create x --stream contacts --stream contacts", 1, "each named once"),
+        ("applications create x --stream contacts --mode fast", 1, "error: mode 'fast' of application 'x' is none of"),
+        ("applications create x --stream contacts --max-age PT30S", 1, "and for realtime mode"),
+        ("applications create x --stream contacts --max-age 30", 2, "Invalid value for '--max-age'"),
+        ("applications create x --stream contacts --balance nope", 1, "error: no balancer 'nope' is installed"),
+        ("applications create x --stream contacts --start {}", 2, "Invalid value for '--start'"),
+        ("applications create x --stream contacts --start tomorrow", 2, "Invalid value for '--start'"),
+        ("applications create x --stream contacts --start {", 2, "Invalid value for '--start'"),
+        ('applications create x --stream contacts --start {"a":{"0":1}}', 1, "stream 'a' is none of the application's"),
+        ('applications create x --stream contacts --start {"contacts":{"9":1}}', 1, "has shards 0 to 1"),
+        ("applications describe nope", 1, "error: there is no application 'nope' in "),
+        ("applications drop nope --yes", 1, "error: there is no application 'nope' in "),
+        ("subscribe nope", 1, "error: there is no application 'nope' in "),
+        ("subscribe cache --address here", 1, "error: 'here' is no address to listen on"),
+        ("subscribe cache --id a/b", 1, "error: 'a/b' is no name for a subscriber"),
+        ("subscribe cache --capacity 0", 2, "Invalid value for '--capacity'"),
+        (
+            "subscribe cache --token-file nope",
+            2,
+            "Invalid value for '--token-file': 'nope' cannot be read: No such file",
+        ),
+        (
+            "subscribe cache --token-file empty",
+            2,
+            "Invalid value for '--token-file': 'empty' holds no token: it is empty",
+        ),
+        ("subscribe cache --token-file .", 2, "Invalid value for '--token-file'"),
+        ("subscribe cache --tls-certificate nope", 2, "Invalid value for '--tls-certificate': 'nope' cannot be read"),
+        ("subscribe cache --tls-certificate junk", 2, "error: TLS needs both --tls-certificate and --tls-key"),
+        ("subscribe cache --tls-certificate junk --tls-key junk", 1, "'junk' and 'junk' are no certificate in PEM"),
+        (
+            "subscribe cache --address 203.0.113.7:1",
+            1,
+            "cannot listen on 203.0.113.7:1: Cannot assign requested address",
+        ),
+        ("subscribe cache --json --exec cat", 2, "error: --json is about printing"),
+        ("publisher --streams nope", 1, "error: there is no stream 'nope' in "),
+        ("publisher --streams contacts,", 2, "error: --streams is a list of names"),
+        ("publisher --name a/b", 1, "error: 'a/b' is no name for a publisher"),
+        ("publisher --token-file nope", 2, "Invalid value for '--token-file'"),
+        ("publisher --tls-authority nope", 2, "Invalid value for '--tls-authority'"),
+        ("flows list --application nope", 1, "error: there is no application 'nope' in "),
+        ("flows list --stream nope", 1, "error: there is no stream 'nope' in "),
+        (
+            "flows list --application cache --stream clicks",
+            1,
+            "error: application 'cache' does not read stream 'clicks'",
+        ),
+        ("flows describe cache/contacts", 2, "'cache/contacts' is no flow; write APP/STREAM/SHARD"),
+        ("flows describe cache/contacts/9", 1, "error: stream 'contacts' has shards 0 to 1, not 9"),
+        ("flows describe nope/contacts/0", 1, "error: there is no application 'nope' in "),
+    ],
+)
+def test_bad_input_is_one_clear_sentence(
+    cache: Cluster, run: Run, tmp_path: Path, arguments: str, code: int, message: str
+) -> None:
+    cache.create_stream("clicks", 2, f"delta:{tmp_path / 'clicks'}")
+    (tmp_path / "empty").write_text("\n")
+    (tmp_path / "junk").write_text("no certificate\n")
+    result = run(*arguments.split())
+    assert (result.code, result.out) == (code, ""), result.err
+    assert message in result.err.splitlines()[-1]
+    assert "Traceback" not in result.err
+    if code == 1:
+        told(result.err)
+    assert run("applications", "describe", "cache", "--json").json["subscribers"] == []

@@ -1,0 +1,122 @@
+"""The `tidings` command as a whole: usage, help, errors, output, signals."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+import tidings.plugins
+from tests.support.commands import PATIENCE, PROGRAM, Result, Run, started
+from tests.support.places import ROOT
+from tidings.cli import app, main
+from tidings.cli.reference import page
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nope"], ["streams", "nope"], ["streams", "list", "--nope"], ["streams", "tail"], ["--nope"]]
+)
+def test_bad_usage_is_told_with_exit_code_2(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert "Usage: tidings" in result.err
+    assert "Error: " in result.err
+
+
+def test_the_version_is_printed(run: Run) -> None:
+    assert run("--version") == Result(0, f"tidings {tidings.__version__}\n", "")
+
+
+def test_every_command_and_option_is_described() -> None:
+    def check(command: Any, path: str) -> None:
+        assert command.help, path
+        for parameter in command.params:
+            assert getattr(parameter, "help", None), f"{path} {parameter.name}"
+        for name, inner in getattr(command, "commands", {}).items():
+            check(inner, f"{path} {name}")
+
+    check(typer.main.get_command(app), "tidings")
+
+
+def test_the_page_about_the_command_line_is_what_the_commands_say() -> None:
+    written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert written == page(), "make it anew: python -m tidings.cli.reference > docs/cli.md"
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from tidings.cli import main; assert main(['--help']) == main(['streams', '--help']) == 0; "
+        "heavy = {'pyspark', 'deltalake', 'kazoo', 'pyarrow', 'numpy', 'yaml', 'rich'}; "
+        "sys.exit(', '.join(heavy & set(sys.modules)) or 0)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "tidings streams publish" in result.stdout
+
+
+def test_a_dead_zookeeper_is_one_sentence() -> None:
+    arguments = ["streams", "list", "--zookeeper", "127.0.0.1:1/nobody", "--timeout", "1"]
+    result = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("error: no ZooKeeper answers at 127.0.0.1:1 within 1 s")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("address", ["here", "a:b", "h:1//x", "h:1 /x"])
+def test_an_address_that_is_none_is_refused(run: Run, address: str) -> None:
+    result = run("streams", "list", "--zookeeper", address)
+    assert result.code == 1
+    assert result.err.startswith(f"error: {address!r} is no ZooKeeper address")
+
+
+def test_credentials_come_from_the_environment_and_are_never_printed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER_CREDENTIALS", "secret")
+    result = run("streams", "list")
+    assert (result.code, result.err) == (1, "error: TIDINGS_ZOOKEEPER_CREDENTIALS is not of the form user:password\n")
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER_CREDENTIALS", "user:secret")
+    assert "secret" not in run("-vv", "streams", "list").err
+    assert run("streams", "create", "ours", "--log", "delta:ours").code == 0
+    monkeypatch.delenv("TIDINGS_ZOOKEEPER_CREDENTIALS")
+    assert len(run("streams", "list", "--json").json) == 1
+    denied = run("streams", "drop", "ours", "--yes")
+    assert denied.code == 1
+    assert "does not permit that" in denied.err
+    assert len(run("streams", "list", "--json").json) == 1
+
+
+def test_a_closed_pipe_is_no_reason_for_a_trace(contacts: Run) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with started("streams", "describe", "contacts", stdout=writer) as process:
+        os.close(writer)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (1, b"")
+
+
+def test_a_bug_shows_its_trace(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(tidings.plugins, "installed", broken)
+    with pytest.raises(RuntimeError, match="a bug"):
+        main(["plugins"])
+
+
+def test_output_that_is_no_terminal_has_no_colours_and_is_not_cut_off(run: Run, tmp_path: Path) -> None:
+    long = "x" * 200
+    assert run("streams", "create", "contacts", "--shards", "1", "--log", f"delta:{long}").code == 0
+    out = run("streams", "list").out
+    assert f"delta:{tmp_path}/{long} " in out
+    assert "\x1b" not in out
+
+
+def test_the_signal_handler_and_the_exception_hook_are_put_back(run: Run) -> None:
+    before = signal.getsignal(signal.SIGTERM), sys.excepthook
+    assert run("plugins").code == 0
+    assert (signal.getsignal(signal.SIGTERM), sys.excepthook) == before

@@ -1,0 +1,159 @@
+"""What a pump sends of one read to flows that leave its caravan in the midst of it, and get on again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidings.applications import Application
+from tidings.filters import EVERYTHING, Filter
+from tidings.filters.conditions import Terms
+from tidings.flows import Flow
+from tidings.logs import split_address
+from tidings.positions import START
+from tidings.publisher.flow_session import Sending, State
+from tidings.publisher.pump import Pump
+from tidings.publisher.read_batch import LARGE_BATCH
+from tidings.streams import StreamDefinition
+from tidings.testing import eventually, make_updates
+from tidings.wire.connection import Connection, Message
+from tidings_connectors.delta.log import DeltaLog
+
+WINDOW = 10_000  # bytes; a part is more than that
+PARTS = 3
+EVERY_SEQ = list(range(PARTS * LARGE_BATCH))
+FIRST_PART = EVERY_SEQ[:LARGE_BATCH]
+
+
+class Subscriber(Connection):
+    """Keeps what one flow is sent, and has processed it at once, unless it is busy."""
+
+    def __init__(self, pump: Pump, application: str, chosen: Filter) -> None:
+        self.seqs: list[int] = []
+        self.busy = False
+        flow = Flow(application, pump.stream.name, 0)
+        self.sending = Sending(pump.lock, flow, 1, Application(application, (flow.stream,)), chosen, START)
+        self.sending.connection = self
+        self.sending.enter(State.OPEN)
+
+    def send(self, message: Message, rows: pa.RecordBatch | None = None) -> None:
+        if rows is not None:
+            self.seqs += rows["seq"].to_pylist()
+        if not self.busy:
+            self.process()
+
+    def process(self) -> None:
+        with self.sending.lock:
+            self.sending.done(self.sending.sent)
+
+
+@dataclass(frozen=True)
+class Gate(Filter):
+    """Passes everything, and keeps the caravan waiting before each part of a read."""
+
+    any_of: Terms = EVERYTHING.any_of
+    reached: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    opened: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+
+    def mask(self, rows: pa.Table | pa.RecordBatch) -> pa.BooleanArray:
+        self.reached.release()
+        assert self.opened.acquire(timeout=30)
+        return super().mask(rows)
+
+
+class Ride:
+    """Two flows on one caravan, which is before the first of the parts of a read."""
+
+    def __init__(self, pump: Pump) -> None:
+        self._pump = pump
+        self._gate = Gate()
+        # The gate is the last one's, so that it is passed when each application has been looked at.
+        self.slow, self.fast = Subscriber(pump, "slow", EVERYTHING), Subscriber(pump, "fast", self._gate)
+        with pump.lock:
+            pump.flows.update({one.sending.flow: one.sending for one in (self.slow, self.fast)})
+        self._await_gate()
+
+    def next_part(self) -> None:
+        """Have a part sent: when this returns, the caravan is before the next one."""
+        self._gate.opened.release()
+        self._await_gate()
+
+    def _await_gate(self) -> None:
+        assert self._gate.reached.acquire(timeout=30)
+
+    def get_on_again(self) -> None:
+        """Have the slow flow ride on the same caravan, although that is in the midst of a read."""
+        caravan = self.fast.sending.caravan
+        assert caravan is not None
+        self._pump.allocation.wake()
+        eventually(lambda: self.slow.sending.caravan is caravan)
+
+    def open(self) -> None:
+        """Keep the caravan waiting no more."""
+        self._gate.opened.release(1_000)
+
+    def finish(self) -> None:
+        """Have everything sent."""
+        self.open()
+        eventually(self._finished)
+
+    def _finished(self) -> bool:
+        with self._pump.lock:  # without it, what is about to be sent would count as sent
+            return all(one.sending.sent.seq == EVERY_SEQ[-1] for one in (self.slow, self.fast))
+
+
+@pytest.fixture
+def ride(tmp_path: Path) -> Iterator[Ride]:
+    stream = StreamDefinition("contacts", 1, f"delta:{tmp_path / 'contacts'}")
+    log = DeltaLog.create(split_address(stream.log)[1], stream)
+    for seed in range(PARTS):
+        log.append(make_updates(LARGE_BATCH, seed=seed))
+    pump = Pump(stream, log, lambda: True, lambda _: None, window_bytes=WINDOW)
+    ride = Ride(pump)
+    yield ride
+    ride.open()
+    pump.close()
+
+
+def test_a_flow_whose_window_was_full_for_a_part_of_a_read_is_not_sent_the_next_part(ride: Ride) -> None:
+    ride.slow.busy = True
+    ride.next_part()  # which fills its window
+    ride.next_part()
+    assert ride.slow.seqs == FIRST_PART
+    ride.slow.busy = False
+    ride.slow.process()
+    ride.get_on_again()
+    ride.finish()
+    assert ride.slow.seqs == EVERY_SEQ
+    assert ride.fast.seqs == EVERY_SEQ
+
+
+def test_a_flow_that_got_another_filter_during_a_part_of_a_read_is_not_sent_the_next_part(ride: Ride) -> None:
+    ride.next_part()
+    with ride.slow.sending.lock:
+        ride.slow.sending.application = replace(ride.slow.sending.application, filter="kind = data")
+        ride.slow.sending.filter = ride.slow.sending.application.parsed_filter()
+    ride.next_part()
+    assert ride.slow.seqs == FIRST_PART
+    ride.get_on_again()
+    ride.finish()
+    assert ride.slow.seqs == EVERY_SEQ
+    assert ride.fast.seqs == EVERY_SEQ
+
+
+def test_a_flow_that_was_opened_again_during_a_part_of_a_read_is_sent_all_from_its_datamarker(ride: Ride) -> None:
+    ride.next_part()
+    with ride.slow.sending.lock:
+        ride.slow.sending.fail("the connection broke")
+        ride.slow.sending.connection = ride.slow
+        ride.slow.sending.turn += 1
+        ride.slow.sending.enter(State.OPEN)
+    ride.get_on_again()
+    ride.finish()
+    assert ride.slow.seqs == FIRST_PART + EVERY_SEQ
+    assert ride.fast.seqs == EVERY_SEQ

@@ -1,0 +1,5 @@
+from __future__ import annotations
+
+from tests.support.scene_fixture import scene
+
+__all__ = ["scene"]

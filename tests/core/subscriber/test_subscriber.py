@@ -1,0 +1,282 @@
+"""What a service sees of the subscriber, with a publisher in the same process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tidings.cluster import Cluster
+from tidings.datamarkers import Datamarker
+from tidings.errors import (
+    ApplicationExists,
+    InvalidFilter,
+    InvalidOption,
+    SubscriberExists,
+    UnknownApplication,
+    UnknownStream,
+)
+from tidings.flows import Flow, status
+from tidings.handlers import Handler
+from tidings.streams import Stream
+from tidings.testing import eventually
+from tidings.updates import Update
+from tidings.wire.connection import OPEN, Security
+
+
+class Notes(Handler):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.objects: list[str] = []
+        self.markers: list[Datamarker] = []
+        self.events: list[str] = []
+
+    def on_update(self, update: Update) -> None:
+        self.objects.append(update.object)
+
+    def on_token(self, flow: Flow, datamarker: Datamarker) -> None:
+        self.markers.append(datamarker)
+
+    def on_shard_notice(self, flow: Flow) -> None:
+        self.events.append(f"notice {flow.shard}")
+
+    def on_flow_closed(self, flow: Flow) -> None:
+        self.events.append(f"closed {flow.shard}")
+
+
+@pytest.fixture
+def stream(cluster: Cluster) -> Stream:
+    stream = cluster.create_stream("contacts", shards=2)
+    cluster.create_application("cache", ["contacts"], start="earliest")
+    return stream
+
+
+def publish(stream: Stream, *objects: str) -> None:
+    with stream.producer() as producer:
+        for name in objects:
+            producer.publish(name).result(10)
+
+
+def test_a_service_subscribes_in_ten_lines(cluster: Cluster, stream: Stream) -> None:
+    notes = Notes()
+    publish(stream, "alice", "bob")
+    with cluster.publisher(token_interval=0.2), cluster.subscribe("cache", notes) as subscriber:
+        eventually(lambda: sorted(notes.objects) == ["alice", "bob"])
+        publish(stream, "carol")
+        eventually(lambda: "carol" in notes.objects)
+        eventually(lambda: notes.markers)
+        assert [flow.shard for flow in subscriber.flows] == [0, 1]
+    assert sorted(notes.events) == ["closed 0", "closed 1", "notice 0", "notice 1"]
+
+
+def test_a_handler_that_takes_batches_gets_them_with_stream_shard_and_epoch(cluster: Cluster, stream: Stream) -> None:
+    batches: list[pa.RecordBatch] = []
+
+    class Batches(Handler):
+        def on_batch(self, rows: pa.RecordBatch) -> None:
+            batches.append(rows)
+
+    publish(stream, "alice")
+    with cluster.publisher(), cluster.subscribe("cache", Batches()):
+        eventually(lambda: batches)
+    assert batches[0]["object"].to_pylist() == ["alice"]
+    assert batches[0].schema.metadata[b"stream"] == b"contacts"
+    assert int(batches[0].schema.metadata[b"epoch"]) >= 1
+
+
+def test_an_asynchronous_handler_is_awaited(cluster: Cluster, stream: Stream) -> None:
+    seen: list[str] = []
+
+    class Later(Handler):
+        async def on_update(self, update: Update) -> None:
+            await asyncio.sleep(0)
+            seen.append(update.object)
+
+    async def main() -> None:
+        async with cluster.subscribe("cache", Later()):
+            publisher = await asyncio.to_thread(cluster.publisher)
+            await asyncio.to_thread(publish, stream, "alice", "bob")
+            await asyncio.to_thread(eventually, lambda: len(seen) == 2)
+            await asyncio.to_thread(publisher.close)
+
+    asyncio.run(main())
+    assert sorted(seen) == ["alice", "bob"]
+
+
+def test_an_update_that_fails_once_is_tried_again_and_those_before_it_are_not_repeated(
+    cluster: Cluster, stream: Stream
+) -> None:
+    class Clumsy(Notes):
+        failures = 1
+
+        def on_update(self, update: Update) -> None:
+            if update.object == "bad" and self.failures:
+                self.failures -= 1
+                raise RuntimeError("slipped")
+            super().on_update(update)
+
+    notes = Clumsy()
+    publish(stream, "bad", "good", "better")
+    with cluster.publisher(), cluster.subscribe("cache", notes, backoff=0.01):
+        eventually(lambda: sorted(notes.objects) == ["bad", "better", "good"])
+
+
+def test_a_second_subscriber_of_the_same_id_is_refused(cluster: Cluster, stream: Stream) -> None:
+    with (
+        cluster.subscribe("cache", Notes(), id="one"),
+        pytest.raises(SubscriberExists, match="has a subscriber 'one' already"),
+    ):
+        cluster.subscribe("cache", Notes(), id="one")
+
+
+def test_a_port_in_use_is_one_clear_sentence(cluster: Cluster, stream: Stream) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(InvalidOption, match="listen"):
+            cluster.subscribe("cache", Notes(), address=f"127.0.0.1:{taken.getsockname()[1]}")
+
+
+def test_bad_applications_are_refused_by_name(cluster: Cluster, stream: Stream) -> None:
+    with pytest.raises(UnknownApplication, match="no application 'cash'"):
+        cluster.subscribe("cash", Notes())
+    with pytest.raises(UnknownStream, match="no stream 'nothing'"):
+        cluster.create_application("other", ["nothing"])
+    with pytest.raises(InvalidFilter, match="column 8"):
+        cluster.create_application("other", ["contacts"], filter="region ~ eu")
+    with pytest.raises(ApplicationExists, match="with another definition"):
+        cluster.create_application("cache", ["contacts"], start="latest")
+    with pytest.raises(InvalidOption, match="mode"):
+        cluster.create_application("other", ["contacts"], mode="casual")
+    with pytest.raises(InvalidOption, match="start is earliest"):
+        cluster.create_application("other", ["contacts"], start="yesterday")
+    assert [one.name for one in cluster.applications()] == ["cache"]
+
+
+def failing(cluster: Cluster) -> str:
+    """Why the flows fail, as operators see it; empty while they do not."""
+    found = {one.reason or "" for one in status(cluster) if one.state == "failing"}
+    return found.pop() if len(found) == 1 else ""
+
+
+def test_only_who_knows_the_token_is_let_in_and_operators_see_why_another_is_not(
+    cluster: Cluster, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = Notes()
+    publish(stream, "alice")
+    with cluster.subscribe("cache", notes, security=Security(token="sesame")):
+        for wrong in (Security(token="wrong"), OPEN):
+            with caplog.at_level(logging.DEBUG), cluster.publisher(security=wrong):
+                assert eventually(lambda: failing(cluster)) == (
+                    "it does not accept our token: both sides need the same one"
+                )
+        assert notes.objects == []
+        assert "sesame" not in caplog.text
+        with cluster.publisher(security=Security(token="sesame")):
+            eventually(lambda: notes.objects == ["alice"])
+            eventually(lambda: all(one.state == "running" and one.reason is None for one in status(cluster)))
+
+
+def test_a_token_is_replaced_without_a_gap_and_the_expired_one_is_refused(cluster: Cluster, stream: Stream) -> None:
+    notes = Notes()
+    old, both, new = Security(token="old"), Security(token="new", accepted=("old",)), Security(token="new")
+    with cluster.subscribe("cache", notes, security=both):
+        for number, shown in enumerate((old, new)):
+            publish(stream, f"o-{number}")
+            with cluster.publisher(security=shown):
+                eventually(lambda number=number: f"o-{number}" in notes.objects)
+    with cluster.subscribe("cache", notes, security=new), cluster.publisher(security=old):
+        assert "token" in eventually(lambda: failing(cluster))
+
+
+Certificate = tuple[Path, Path]
+
+
+@pytest.fixture
+def certify(tmp_path: Path) -> Callable[[str, str], Certificate]:
+    """Makes a certificate that signs itself, and its key."""
+
+    def make(name: str, alternative: str) -> Certificate:
+        key, certificate = tmp_path / f"{name}.key", tmp_path / f"{name}.pem"
+        subject = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={alternative}", "-days", "1", "-nodes"]
+        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *subject]
+        try:
+            subprocess.run(command, check=True, capture_output=True)
+        except FileNotFoundError:
+            pytest.skip("needs openssl, to make a certificate")
+        return certificate, key
+
+    return make
+
+
+def test_updates_travel_over_tls_and_operators_see_why_they_do_not(
+    cluster: Cluster, stream: Stream, certify: Callable[[str, str], Certificate]
+) -> None:
+    notes = Notes()
+    publish(stream, "alice")
+    mine, other = certify("mine", "IP:127.0.0.1"), certify("other", "IP:127.0.0.1")
+    with cluster.subscribe("cache", notes, security=Security(certificate=mine[0], key=mine[1])):
+        with cluster.publisher():
+            assert "perhaps it speaks TLS" in eventually(lambda: failing(cluster))
+        with cluster.publisher(security=Security(authority=other[0])):
+            assert "is not signed by whom we trust" in eventually(lambda: failing(cluster))
+        assert notes.objects == []
+        with cluster.publisher(security=Security(authority=mine[0])):
+            eventually(lambda: notes.objects == ["alice"])
+
+
+def test_a_certificate_for_another_host_is_refused_and_so_is_a_subscriber_without_any(
+    cluster: Cluster, stream: Stream, certify: Callable[[str, str], Certificate]
+) -> None:
+    elsewhere = certify("elsewhere", "DNS:elsewhere.example")
+    trusting = Security(authority=elsewhere[0])
+    with (
+        cluster.subscribe("cache", Notes(), security=Security(certificate=elsewhere[0], key=elsewhere[1])),
+        cluster.publisher(security=trusting),
+    ):
+        assert eventually(lambda: failing(cluster)) == "its certificate is not for 127.0.0.1"
+    with cluster.subscribe("cache", Notes()), cluster.publisher(security=trusting):
+        assert eventually(lambda: failing(cluster)) == "it does not speak TLS, and we do"
+
+
+def test_a_certificate_needs_its_own_key(tmp_path: Path, certify: Callable[[str, str], Certificate]) -> None:
+    mine, other = certify("mine", "IP:127.0.0.1"), certify("other", "IP:127.0.0.1")
+    with pytest.raises(InvalidOption, match="both a certificate and its key"):
+        Security(certificate=tmp_path / "certificate.pem")
+    with pytest.raises(InvalidOption, match="are no certificate in PEM with its key"):
+        Security(certificate=mine[0], key=other[1])
+
+
+def test_with_one_worker_a_busy_flow_does_not_keep_the_others_waiting(cluster: Cluster) -> None:
+    stream = cluster.create_stream("contacts", shards=2)
+    cluster.create_application("cache", ["contacts"], start="earliest")
+    names: dict[int, str] = {}
+    for number in range(100):
+        names.setdefault(stream.shard_of(f"o-{number}"), f"o-{number}")
+    seen: list[int] = []
+    published = threading.Event()
+
+    class Slow(Handler):
+        def on_update(self, update: Update) -> None:
+            published.wait(60)
+            time.sleep(0.02)
+            seen.append(update.shard)
+
+    with cluster.publisher(), cluster.subscribe("cache", Slow()) as subscriber:
+        eventually(lambda: len(subscriber.flows) == 2)
+        with stream.producer(linger=0) as producer:
+            for _ in range(60):  # a message each, more or less
+                producer.publish(names[0]).result(10)
+            producer.publish(names[1]).result(10)
+        published.set()
+        eventually(lambda: 1 in seen)
+        assert seen.count(0) < 60, "the busy flow had more to do"

@@ -1,0 +1,148 @@
+"""The client's state machine: who it is, what state it keeps, and how much it says."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.plugins.thialfi.protocol.test_messages import services
+from tests.support.driven_client import Driven, saved
+from tidings_thialfi.client.core import Pace
+from tidings_thialfi.protocol.digests import Digest
+from tidings_thialfi.protocol.messages import Fault, FromService, Grant, Notice
+
+
+def test_hellos_have_fresh_nonces_and_growing_pauses_and_only_the_last_is_answered() -> None:
+    driven = Driven()
+    nonces = []
+    for pause in (0, 1, 2, 4, 8, 16):
+        (hello,) = driven.say(after=pause)
+        assert hello.hello is not None
+        nonces.append(hello.hello.nonce)
+        assert driven.say() == []
+        assert driven.core.wake(now=driven.now) - driven.now >= max(0.5, pause / 2)
+    assert len(set(nonces)) == 6
+    driven.hear(grant=Grant(nonces[0], "late", 1, False))
+    assert driven.core.token is None
+    driven.hear(grant=Grant(nonces[-1], "token", 7, False))
+    assert driven.core.token == "token"
+    driven.hear(grant=Grant(nonces[-1], "repeated", 8, False))
+    assert driven.core.token == "token"
+
+
+def test_a_stale_token_is_replaced_and_the_client_stays_the_same() -> None:
+    driven = Driven().granted().registered("alice")
+    driven.now += 100
+    driven.hear(stale=True)
+    (hello,) = driven.say()
+    assert hello.hello is not None
+    assert hello.token == "token"
+    driven.hear(grant=Grant(hello.hello.nonce, "newer", 7, True))
+    (message,) = driven.say()
+    assert (message.token, message.register, message.heartbeat) == ("newer", (), True)
+    assert [event[0] for event in driven.events()] == ["write_state"]
+
+
+def test_an_invalid_token_is_forgotten_and_everything_registered_anew() -> None:
+    driven = Driven().granted().registered("alice")
+    driven.now += 100
+    driven.hear(invalid="not known")
+    (hello,) = driven.say()
+    assert hello.hello is not None
+    assert hello.token is None
+    driven.hear(notify=(Notice("alice", 3),))  # for a client that we are not any more
+    driven.hear(grant=Grant(hello.hello.nonce, "newer", 8, False))
+    (message,) = driven.say()
+    assert [name for name, _ in message.register] == ["alice"]
+    assert [event[0] for event in driven.events()] == ["write_state", "reissue_registrations"]
+
+
+def test_a_service_that_refuses_each_token_it_grants_is_asked_ever_more_slowly() -> None:
+    driven = Driven()
+    hellos = 0
+    for _ in range(600):
+        for message in driven.say(after=1):
+            if message.hello:
+                hellos += 1
+                driven.hear(grant=Grant(message.hello.nonce, "token", 7, True))
+            else:
+                driven.hear(stale=True)
+    assert hellos < 30
+
+
+def test_what_is_denied_for_good_ends_the_client() -> None:
+    driven = Driven()
+    driven.say()
+    driven.hear(error=Fault("denied", "no"))
+    assert driven.say(after=10_000) == []
+    assert driven.core.wake(now=driven.now) == float("inf")
+    assert ("error", "denied", "no", True) in driven.events()
+
+
+def test_with_credentials_a_client_introduces_itself_on_each_channel() -> None:
+    driven = Driven().granted().registered("alice")
+    driven.core.disconnected()
+    driven.core.connected(now=driven.now, introduce=True)
+    (hello,) = driven.say()
+    assert hello.hello is not None
+    assert hello.token == "token"
+
+
+@given(st.binary(max_size=80), st.integers(0, 200), st.integers(0, 255))
+def test_broken_state_counts_as_none(junk: bytes, at: int, byte: int) -> None:
+    whole = saved()
+    damaged = bytearray(whole)
+    damaged[at % len(whole)] ^= byte or 1
+    for state in (junk, whole + junk if junk else b"", whole[: at % len(whole)], bytes(damaged)):
+        (hello,) = Driven(state).say()
+        assert hello.token is None
+    (hello,) = Driven(whole, application="another").say()
+    assert hello.token is None
+
+
+def test_no_more_is_sent_than_the_bucket_lets_pass_and_nothing_is_forgotten() -> None:
+    driven = Driven(pace=Pace(rate=1, burst=3)).granted()
+    for n in range(1_000):
+        driven.core.register(f"{n}" + "x" * 900, now=0)
+    sent = driven.say()
+    assert len(sent) == 2  # the hello was the first
+    while len({name for message in sent for name, _ in message.register}) < 1_000:
+        assert driven.core.wake(now=driven.now) > driven.now
+        sent += driven.say(after=driven.core.wake(now=driven.now) - driven.now)
+    assert len(sent) <= 3 + driven.now
+
+
+def test_a_quiet_time_and_a_retry_are_obeyed() -> None:
+    driven = Driven().granted()
+    driven.core.register("alice", now=0)
+    driven.hear(quiet=30.0)
+    assert driven.say(after=29) == []
+    assert driven.core.wake(now=driven.now) > driven.now
+    assert driven.say(after=5) != []
+    driven.hear(error=Fault("rate", "slow", 60.0))
+    driven.core.register("bob", now=driven.now)
+    assert driven.say(after=59) == []
+    assert driven.say(after=8) != []
+    assert ("error", "rate", "slow", False) in driven.events()
+
+
+def test_heartbeats_come_as_often_as_the_service_wants() -> None:
+    driven = Driven().granted().registered("alice")
+    driven.hear(interval=10.0)
+    beats = [message for _ in range(100) for message in driven.say(after=1)]
+    assert 9 <= len(beats) <= 13
+    assert all(message.heartbeat and message.digest == Digest.of(7, ["alice"]) for message in beats)
+
+
+@given(st.lists(services, max_size=15), st.booleans())
+def test_no_message_of_a_service_breaks_a_client(messages: list[FromService], resuming: bool) -> None:
+    driven = Driven(saved() if resuming else None)
+    for name in ("alice", "bob"):
+        driven.core.register(name, now=0)
+    for message in messages:
+        for said in driven.say(after=0.3):
+            if said.hello:
+                driven.hear(grant=Grant(said.hello.nonce, "token", 7, True))
+        driven.core.received(message, now=driven.now)
+        driven.events()
+    driven.core.wake(now=driven.now)

@@ -1,0 +1,175 @@
+"""An application's own word on who may come in, register and hear; and trunks, which carry many clients."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.gateway_scene import Client, Process, Scene, online, scene_of
+from tidings.cluster import Cluster
+from tidings.testing import eventually
+from tidings_thialfi.protocol import stream_schema
+
+HOOKS = """
+    import asyncio
+
+    from tidings_thialfi.gateway.hooks import GatewayHooks
+
+    class Doorman(GatewayHooks):
+        timeout = 0.5
+        checks_notifications = True
+
+        def __init__(self, options):
+            self.prefix = options["prefix"]
+            self.asked = 0
+
+        async def user(self, caller):
+            given = caller.credentials or (caller.authorization or "").removeprefix("Bearer ")
+            return given.removeprefix("password-of-") if given.startswith("password-of-") else None
+
+        async def may_register(self, user, objects):
+            if "crash" in objects:
+                raise RuntimeError("out of order")
+            if "sleep" in objects:
+                await asyncio.sleep(60)
+            return [one for one in objects if one.startswith(f"{self.prefix}{user}/")]
+
+        async def may_hear(self, user, objects):
+            self.asked += 1
+            return [one for one in objects if "secret" not in one or self.asked > 3]
+"""
+
+
+@pytest.fixture
+def scene(cluster: Cluster, tmp_path: Path) -> Iterator[Scene]:
+    with scene_of(cluster, tmp_path) as own:
+        yield own
+
+
+@pytest.fixture
+def gateway(scene: Scene) -> Process:
+    """A gateway whose hooks are installed as an application would install them: with an entry point."""
+    packages = scene.folder / "packages"
+    about = packages / "doorman-1.0.dist-info"
+    about.mkdir(parents=True)
+    (packages / "doorman.py").write_text(textwrap.dedent(HOOKS))
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: doorman\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text("[tidings.gateway_hooks]\ndoorman = doorman:Doorman\n")
+    options = ["--hooks", "doorman", "--hook-option", "prefix=u/", "--resend", "0.5"]
+    return scene.gateway("g1", *options, env={"PYTHONPATH": str(packages)})
+
+
+def test_only_users_come_in(scene: Scene, gateway: Process) -> None:
+    stranger = scene.client(gateway)
+    stranger.say(hello={"nonce": "n", "application": "a", "credentials": "guess"})
+    assert stranger.hear()["error"]["code"] == "denied"
+    assert stranger.closed() == 3507
+    assert scene.rows() == []
+    scene.client(gateway).hello(credentials="password-of-ann")
+    scene.client(gateway, Authorization="Bearer password-of-ann").hello()
+
+
+def test_a_user_registers_for_what_is_allowed_and_nothing_else(scene: Scene, gateway: Process) -> None:
+    client = scene.client(gateway)
+    client.hello(credentials="password-of-ann")
+    client.say(register=[["u/ann/1", "1"], ["u/bob/1", "2"]])
+    assert client.hear_of("failed")["failed"] == [["u/bob/1", "2", False, "not permitted"]]
+    assert [row["object"] for row in scene.rows(client.client) if row["op"] == "register"] == ["u/ann/1"]
+    client.say(sync={"number": "9", "part": 0, "parts": 1, "objects": ["u/ann/2", "u/bob/2"]})
+    assert client.hear_of("failed")["failed"] == [["u/bob/2", "9", False, "not permitted"]]
+
+
+@pytest.mark.parametrize("name", ["crash", "sleep"])
+def test_what_a_hook_does_not_answer_is_refused(scene: Scene, gateway: Process, name: str) -> None:
+    client = scene.client(gateway)
+    client.hello(credentials="password-of-ann")
+    client.say(register=[[name, "1"]])
+    assert client.hear_of("failed")["failed"][0][0] == name
+    assert gateway.metric("hook_failures") == 1
+
+
+def test_a_token_is_of_no_use_to_another_user(scene: Scene, gateway: Process) -> None:
+    ann = scene.client(gateway)
+    ann.hello(credentials="password-of-ann")
+    again = scene.client(gateway)
+    again.token = ann.token
+    again.say(heartbeat=True)
+    assert again.hear()["stale"] is True  # on a new channel it says who it is
+    assert again.hello(credentials="password-of-ann")["again"] is True
+    assert again.client == ann.client
+    bob = scene.client(gateway)
+    bob.token = ann.token
+    assert bob.hello(credentials="password-of-bob")["again"] is False
+    assert bob.client != ann.client
+
+
+def test_a_notification_that_is_not_allowed_now_is_asked_for_again(scene: Scene, gateway: Process) -> None:
+    client = online(scene, gateway, lambda: _shown(scene, gateway))
+    scene.notify(client.client, "open", 1)
+    assert client.hear_of("notify")["notify"] == [["open", "1"]]
+    client.say(acknowledge=[["open", "1"]])
+    scene.notify(client.client, "secret", 1)
+    assert client.hear_of("notify")["notify"] == [["secret", "1"]]
+    assert gateway.metric("notifications_total", outcome="denied") >= 1
+
+
+def _shown(scene: Scene, gateway: Process) -> Client:
+    return scene.client(gateway, Authorization="Bearer password-of-ann")
+
+
+class Trunk:
+    """Many clients on one socket."""
+
+    def __init__(self, scene: Scene, gateway: Process) -> None:
+        self.client = scene.client(
+            gateway, "/v1/trunk", "tidings.thialfi.trunk.v1", Authorization="Bearer of-the-proxy"
+        )
+
+    def say(self, tag: int | str, message: object) -> None:
+        self.client.text(json.dumps([tag, message]))
+
+    def hear(self) -> list[object]:
+        heard: object = self.client.hear()
+        assert isinstance(heard, list)
+        return heard
+
+
+def test_a_trunk_carries_many_clients(scene: Scene) -> None:
+    gateway = scene.gateway("g1", "--trunk-tokens", str(scene.secret_file("trunks", "of-the-proxy")))
+    trunk = Trunk(scene, gateway)
+    tags: list[int | str] = [1, 2, 'a"]b', "ü"]
+    for tag in tags:
+        trunk.say(tag, {"v": "1.0", "hello": {"nonce": f"n{tags.index(tag)}", "application": "web"}})
+    grants = {}
+    for _ in tags:
+        tag, message = trunk.hear()
+        assert isinstance(message, dict)
+        grants[tag] = message["grant"]
+    assert sorted(grants, key=str) == sorted(tags, key=str)
+    clients = {tag: int(grant["client"]) for tag, grant in grants.items()}
+    for tag, client in clients.items():
+        scene.await_row(client, stream_schema.ONLINE)
+        scene.notify(client, "alice", 4)
+        assert trunk.hear() == [tag, {"v": "1.0", "notify": [["alice", "4"]]}]
+    trunk.say(1, None)
+    scene.await_row(clients[1], stream_schema.OFFLINE)
+    trunk.say(2, {"v": "1.0"})
+    tag, message = trunk.hear()
+    assert (tag, message["error"]["code"]) == (2, "malformed")  # type: ignore[index]
+    assert gateway.metric("sessions") == 3
+    trunk.client.close()
+    for tag in tags[1:]:
+        scene.await_row(clients[tag], stream_schema.OFFLINE)
+    eventually(lambda: gateway.metric("sessions") == 0)
+
+
+def test_a_trunk_whose_frames_make_no_sense_is_closed(scene: Scene) -> None:
+    gateway = scene.gateway("g1", "--trunk-tokens", str(scene.secret_file("trunks", "of-the-proxy")))
+    for frame in ("", "1", "[1]", '["x"]', "[null, {}]", "[1, {}", '{"v": "1.0"}', "[[1], {}]"):
+        trunk = Trunk(scene, gateway)
+        trunk.client.text(frame)
+        assert trunk.client.closed() == 3501, frame

@@ -1,0 +1,247 @@
+"""A pipeline whose driver fails, is killed, is stopped, or meets another: the output has every row once, in order."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from kazoo.client import KazooClient
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as sf
+
+from tests.support.drivers import PATIENCE, Drivers, Load, applied, grows, kill
+from tests.support.pipeline_fixtures import Make
+from tidings.cluster import Cluster, connect
+from tidings.coordination.pipeline_lock import Claim
+from tidings.errors import PipelineFailed, PipelineHeld
+from tidings.pipelines.pipeline import Pipeline
+from tidings.stages import Stage
+from tidings.stages.filter import Filter
+from tidings.stages.state import State
+from tidings.streams import Stream
+from tidings.testing import check_log, eventually, held, make_updates, read_table
+from tidings_connectors.delta.log import DeltaLog
+
+EVERYTHING = Filter(filter="object exists")
+COUNTS = pa.schema([("object", pa.string()), ("seen", pa.int64())])
+
+
+class Numbered(Stage):
+    """Numbers the updates of an object, across batches: its output depends on its table, and its table on the batch."""
+
+    def apply(self, batch: DataFrame, state: State) -> DataFrame:
+        counts = state.table("counts", COUNTS)
+        known = batch.sparkSession.createDataFrame(counts.read())
+        number = sf.row_number().over(Window.partitionBy("object").orderBy("seq"))
+        rows = batch.join(sf.broadcast(known), "object", "left")
+        rows = rows.withColumn("version", (sf.coalesce("seen", sf.lit(0)) + number).cast("long")).drop("seen")
+        counts.merge(rows.groupBy("object").agg(sf.max("version").alias("seen")), ["object"])
+        return rows
+
+
+def dying(what: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
+    """The function, but it fails: before it does anything, or after it has done all."""
+
+    def fail(*arguments: Any, **options: Any) -> Any:
+        if after:
+            what(*arguments, **options)
+        raise OSError("the driver dies here")
+
+    return fail
+
+
+@pytest.mark.parametrize("where", ["append", "commit"])
+@pytest.mark.parametrize("after", [False, True])
+def test_a_driver_that_dies_at_any_step_of_a_batch_leaves_nothing_lost_or_repeated(
+    spark: SparkSession,
+    contacts: Stream,
+    copies: Stream,
+    make: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+    after: bool,
+) -> None:
+    contacts.writable_log.append(make_updates(40, objects=5))
+    make(stage=Numbered()).run(spark, once=True)
+    contacts.writable_log.append(make_updates(30, objects=5, seed=1))
+    with monkeypatch.context() as broken:
+        target: Any = DeltaLog if where == "append" else State
+        broken.setattr(target, where, dying(getattr(target, where), after=after))
+        with pytest.raises(PipelineFailed, match="the driver dies here"):
+            make(stage=Numbered()).run(spark, once=True)
+    contacts.writable_log.append(make_updates(20, objects=5, seed=2))
+    pipeline = make(stage=Numbered())
+    pipeline.run(spark, once=True)
+    numbers: dict[str, list[int]] = {}
+    for row in held(copies.log).to_pylist():
+        numbers.setdefault(row["object"], []).append(row["version"])
+    assert sum(map(len, numbers.values())) == 90
+    assert all(found == list(range(1, len(found) + 1)) for found in numbers.values())
+    counts = {row["object"]: row["seen"] for row in read_table(pipeline.tables, "counts")}
+    assert counts == {name: len(found) for name, found in numbers.items()}
+
+
+# Who may run it
+
+
+def test_a_second_driver_is_refused_and_told_who_holds_the_pipeline(
+    spark: SparkSession, cluster: Cluster, make: Make
+) -> None:
+    with make(stage=EVERYTHING).start(spark):
+        held_by = rf"process {os.getpid()} on {socket.gethostname()} has it since 20\d\d-.*Z; stop that one first"
+        with (
+            pytest.raises(PipelineHeld, match=rf"pipeline 'p' runs already: {held_by}"),
+            connect(cluster.address) as own,
+        ):
+            Claim(own.coordination, "p")
+        holder = cluster.coordination.read("pipelines", "p")
+        assert holder is not None
+        assert holder["pid"] == os.getpid()
+    assert cluster.coordination.read("pipelines", "p") is None
+
+
+def test_a_claim_of_a_process_of_this_machine_that_died_is_waited_for(cluster: Cluster) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    left = connect(cluster.address)
+    holder = {"host": socket.gethostname(), "pid": process.pid, "since": "just now", "session_timeout": 10.0}
+    left.coordination.create(holder, "pipelines", "p", ephemeral=True)
+    ending = threading.Timer(1.0, left.close)  # as ZooKeeper ends a session that is not heard of
+    ending.start()
+    claim = Claim(cluster.coordination, "p")
+    assert claim.valid()
+    claim.release()
+    ending.join()
+
+
+def expire(cluster: Cluster) -> None:
+    """End the session of this cluster as ZooKeeper does when it hears nothing."""
+    twin = KazooClient(cluster.coordination.hosts, client_id=cluster.coordination.client.client_id)
+    twin.start()
+    twin.stop()
+    twin.close()
+
+
+def test_a_lost_session_ends_the_pipeline_and_another_driver_goes_on(
+    spark: SparkSession, cluster: Cluster, contacts: Stream, copies: Stream, make: Make, tmp_path: Path
+) -> None:
+    contacts.writable_log.append(make_updates(10))
+    run = make(stage=EVERYTHING).start(spark)
+    eventually(lambda: len(held(copies.log)) == 10)
+    expire(cluster)
+    with pytest.raises(PipelineFailed, match="the session with ZooKeeper was lost, and another process may run"):
+        run.wait(PATIENCE)
+    contacts.writable_log.append(make_updates(10, seed=1))
+    with connect(cluster.address) as other:
+        claim = Claim(other.coordination, "p")
+        run.stop()  # lets go of nothing that is another's
+        assert other.coordination.read("pipelines", "p") is not None
+        claim.release()
+        pipeline = Pipeline(
+            other, "p", input="contacts", stage=EVERYTHING, output="copies", storage=tmp_path / "storage"
+        )
+        pipeline.run(spark, once=True)
+    assert len(held(copies.log)) == 20
+
+
+# Processes that are killed and stopped
+
+SPEC = """
+streams:
+  contacts: {shards: 3, log: delta:data/contacts}
+  copies: {shards: 2, log: delta:data/copies}
+pipelines:
+  copy: {input: contacts, stage: map, options: {set: {attributes.by: {constant: copy}}}, output: copies}
+"""
+
+
+class Project:
+    """The project above, updates that come all the time, and drivers."""
+
+    def __init__(self, cluster: Cluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.contacts = cluster.stream("contacts")
+        self.copies = cluster.stream("copies")
+        self.drivers = Drivers(cluster, folder)
+        self._seeds = itertools.count()
+        self._load = Load(self._publish, every=0.03)
+
+    def grows(self, by: int) -> None:
+        grows(self.copies, by)
+
+    def finish(self) -> None:
+        """End the load, process all there is, and compare."""
+        self._load.stop()
+        self.drivers.finish()
+
+        def sequences(stream: Stream) -> dict[str, list[bytes]]:
+            found: dict[str, list[bytes]] = {}
+            for row in held(stream.log).to_pylist():
+                found.setdefault(row["object"], []).append(row["payload"])
+            return found
+
+        assert sequences(self.copies) == sequences(self.contacts)
+        check_log(self.copies.log, 2)
+
+    def close(self) -> None:
+        self.drivers.close()
+        self._load.stop()
+
+    def _publish(self) -> None:
+        self.contacts.writable_log.append(make_updates(10, seed=next(self._seeds), objects=20))
+
+
+@pytest.fixture
+def project(zookeeper: str, tmp_path: Path) -> Iterator[Project]:
+    with applied(SPEC, zookeeper, tmp_path) as cluster, contextlib.closing(Project(cluster, tmp_path)) as own:
+        yield own
+
+
+@pytest.mark.slow
+def test_drivers_that_are_killed_in_the_midst_of_a_run_lose_and_repeat_nothing(project: Project) -> None:
+    rng = random.Random(7)
+    for number in range(3):
+        driver = project.drivers.start()
+        project.grows(by=rng.randrange(1, 300))
+        if number == 0:
+            driver.kill()  # Spark's own process ends by itself when its driver is gone
+            driver.wait()
+        else:
+            kill(driver)
+    project.finish()
+
+
+@pytest.mark.slow
+def test_a_driver_that_was_stopped_ends_when_it_goes_on_beside_another(project: Project) -> None:
+    first = project.drivers.start()
+    project.grows(by=20)
+    second = project.drivers.start()
+    assert second.wait(PATIENCE) == 1
+    log = project.drivers.log
+    assert f"error: pipeline 'copy' runs already: process {first.pid} on {socket.gethostname()}" in log.read_text()
+    os.kill(first.pid, signal.SIGSTOP)
+    eventually(lambda: project.cluster.coordination.read("pipelines", "copy") is None, timeout=30)
+    third = project.drivers.start()
+    project.grows(by=100)
+    os.kill(first.pid, signal.SIGCONT)
+    assert first.wait(PATIENCE) == 1
+    told = log.read_text()
+    assert "error: pipeline 'copy' failed: " in told
+    assert "Traceback" not in told
+    project.grows(by=20)
+    assert third.poll() is None
+    third.send_signal(signal.SIGTERM)
+    assert third.wait(PATIENCE) == 143
+    project.finish()

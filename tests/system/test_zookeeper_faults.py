@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.scene import Scene
+from tidings.runtime.zookeeper_server import EmbeddedZooKeeper
+from tidings.testing import eventually
+
+SHARDS = 4
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Iterator[tuple[EmbeddedZooKeeper, Scene]]:
+    """A ZooKeeper that may be harmed, and a scene in it: two publishers, two recorders, under load."""
+    with EmbeddedZooKeeper(tmp_path / "zookeeper") as server:
+        scene = Scene(f"{server.address}/fragile", tmp_path)
+        try:
+            scene.prepare(SHARDS)
+            for id in ("r1", "r2"):
+                scene.recorder("cache", id)
+            for name in ("p1", "p2"):
+                scene.sender(name)
+            yield server, scene
+        finally:
+            server.start()  # so that everybody can leave
+            scene.close()
+
+
+@pytest.mark.slow
+def test_flows_survive_a_restart_of_zookeeper(fragile: tuple[EmbeddedZooKeeper, Scene]) -> None:
+    server, scene = fragile
+    with scene.load():
+        for _ in range(2):
+            before = scene.delivered("r1", "r2")
+            eventually(lambda before=before: scene.delivered("r1", "r2") > before + 150)
+            address = server.address
+            server.stop()
+            server.start()
+            assert server.address == address
+        before = scene.delivered("r1", "r2")
+        eventually(lambda: scene.delivered("r1", "r2") > before + 150)
+    scene.finish("r1", "r2")
+
+
+@pytest.mark.slow
+def test_flows_stop_while_zookeeper_is_away_for_a_minute_and_go_on_when_it_is_back(
+    fragile: tuple[EmbeddedZooKeeper, Scene],
+) -> None:
+    server, scene = fragile
+    with scene.load(rows=5):
+        eventually(lambda: scene.delivered("r1", "r2") > 150)
+        server.stop()
+        # A publisher's lease is over after two seconds, and so is a subscriber's.
+        counts: list[int] = []
+
+        def settled() -> bool:
+            counts.append(scene.delivered("r1", "r2"))
+            return len(counts) > 3 and len(set(counts[-3:])) == 1
+
+        eventually(settled, timeout=8, every=0.5)
+        quiet = [scene.delivered("r1", "r2")]
+        with pytest.raises(AssertionError):
+            eventually(lambda: quiet.append(scene.delivered("r1", "r2")) or len(set(quiet)) > 1, timeout=55, every=0.5)
+        server.start()
+        eventually(lambda: scene.delivered("r1", "r2") > quiet[0] + 150, timeout=120)
+    scene.finish("r1", "r2")
