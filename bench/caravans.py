@@ -17,7 +17,7 @@ from bench.caravan_replay import replay
 from bench.caravan_simulation import Outcome, Trace, simulate
 from bench.processes import SPAWN, publish, running
 from bench.report import Row, less_is_better
-from tidings.flows import status
+from tidings.flow_status import status
 from tidings.testing import eventually, make_updates
 from tidings_log_tailing.control import reports
 from tidings_log_tailing.policies import gaps, one_per_flow

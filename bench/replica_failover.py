@@ -16,7 +16,7 @@ from typing import NamedTuple
 import tidings
 from bench.report import Row, less_is_better
 from tests.support.mysql_server import PASSWORD, Server, follow, missing, running
-from tidings.flows import status
+from tidings.flow_status import status
 from tidings.testing import eventually
 
 PATIENCE = 2.0  # seconds for which a publisher tries to read before it gives its flows up

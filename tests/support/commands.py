@@ -16,7 +16,7 @@ from importlib.metadata import entry_points as installed
 from typing import Any
 
 from tidings.cluster import Cluster
-from tidings.flows import status
+from tidings.flow_status import status
 
 PROGRAM = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
 PATIENCE = 60.0

@@ -12,7 +12,7 @@ import pytest
 from tests.support.scene import STREAM, Scene
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
-from tidings.flows import status
+from tidings.flow_status import status
 from tidings.logs import create_log
 from tidings.positions import Position, Positions
 from tidings.testing import eventually

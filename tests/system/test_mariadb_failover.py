@@ -13,7 +13,7 @@ import pytest
 import tidings
 from tests.support.mysql_server import PASSWORD, Server, follow, needs_mariadb, running
 from tidings.cluster import Cluster, connect
-from tidings.flows import status
+from tidings.flow_status import status
 from tidings.positions import Position
 from tidings.testing import eventually
 

@@ -10,7 +10,8 @@ from deltalake import write_deltalake
 import tidings
 from tidings.cluster import Cluster
 from tidings.errors import CoordinationUnavailable, TidingsError
-from tidings.flows import Flow, status
+from tidings.flow_status import status
+from tidings.flows import Flow
 from tidings.publisher.ownership import Member, Ownership, plan_ownership
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually

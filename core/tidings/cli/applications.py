@@ -100,7 +100,7 @@ def describe_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout =
 
     `tidings flows list --application NAME` shows each flow.
     """
-    from tidings.flows import status
+    from tidings.flow_status import status
 
     with connected(zookeeper, timeout) as cluster:
         definition = cluster.application(name).to_json()

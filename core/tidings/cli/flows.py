@@ -12,7 +12,7 @@ from tidings.errors import InvalidOption
 
 if TYPE_CHECKING:
     from tidings.applications import Application
-    from tidings.flows import FlowStatus
+    from tidings.flow_status import FlowStatus
     from tidings.positions import Position
 
 flows = typer.Typer(
@@ -66,7 +66,7 @@ def list_command(
     running     a publisher owns it, and a subscriber holds it
     parked      its subscriber failed again and again; nothing is sent
     """
-    from tidings.flows import status
+    from tidings.flow_status import status
 
     with connected(zookeeper, timeout) as cluster:
         if application and stream:
@@ -90,7 +90,7 @@ def describe_command(
     json: Json = False,
 ) -> None:
     """Show all that is known of one flow."""
-    from tidings.flows import status
+    from tidings.flow_status import status
 
     with connected(zookeeper, timeout) as cluster:
         shards = cluster.stream(which.stream).shards

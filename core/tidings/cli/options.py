@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tidings.cluster import Cluster
     from tidings.flows import Flow
     from tidings.positions import Positions
-    from tidings.wire.connection import Security
+    from tidings.wire.security import Security
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ def security(
     tokens: list[str] | None, *, certificate: Path | None = None, key: Path | None = None, authority: Path | None = None
 ) -> Security:
     """How to know the other side; the token is in the environment if no file was named."""
-    from tidings.wire.connection import Security
+    from tidings.wire.security import Security
 
     if tokens is None and os.environ.get("TIDINGS_TOKEN"):
         tokens = _check_tokens("TIDINGS_TOKEN", os.environ["TIDINGS_TOKEN"])

@@ -22,7 +22,9 @@ from tidings.publisher.marker_writer import Records
 from tidings.publisher.ownership import Ownership
 from tidings.publisher.pump import Pump
 from tidings.subscriber.load import Peer
-from tidings.wire.connection import PROTOCOL, Connection, Message, Security
+from tidings.wire.connection import Connection
+from tidings.wire.protocol import PROTOCOL, Message
+from tidings.wire.security import Security
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,9 @@ import pyarrow as pa
 from tidings.errors import DeliveryFailed
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
-from tidings.wire.connection import PROTOCOL, Connection, Message, Security
+from tidings.wire.connection import Connection
+from tidings.wire.protocol import PROTOCOL, Message
+from tidings.wire.security import Security
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,7 +21,8 @@ from tidings.filters import Filter
 from tidings.flows import Flow
 from tidings.positions import Position
 from tidings.publisher.caravans import Caravan
-from tidings.wire.connection import Connection, Message
+from tidings.wire.connection import Connection
+from tidings.wire.protocol import Message
 
 PAUSE = 0.1  # seconds before a flow that failed is opened again; doubled with each further failure
 LASTING = 3  # failures in a row that operators should know of

@@ -38,7 +38,7 @@ from tidings.publisher.pump import BULK_ROWS, Pump
 from tidings.publisher.pump_set import Pumps
 from tidings.publisher.reports import Oversight
 from tidings.streams import StreamDefinition
-from tidings.wire.connection import OPEN, Security
+from tidings.wire.security import OPEN, Security
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

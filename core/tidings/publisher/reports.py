@@ -13,10 +13,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from tidings.coordination.zookeeper import Coordination
+from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
 from tidings.errors import InvalidOption, TidingsError
-from tidings.flows import Flow, datamarkers
+from tidings.flows import Flow
 from tidings.logs import TailedLog
 from tidings.positions import Position, Positions
 from tidings.publisher.allocation import POLICY
@@ -113,12 +113,21 @@ class Oversight:
         """Let a datastore forget what every flow has passed, whoever owns it."""
         if isinstance(pump.log, TailedLog):
             wanted = [flow for flow in self._flows() if flow.stream == stream]
-            markers = datamarkers(self._coordination, wanted)
+            markers = _datamarkers(self._coordination, wanted)
             upto = passed({flow: markers.get(flow) for flow in wanted}, pump.stream.shards)
             heads = {shard: held.head for shard, held in pump.log.bounds().items()}
             # A marker beyond the end is of a time before the datastore was restored.
             if upto is not None and all(at <= heads[shard] for shard, at in upto.items()):
                 pump.log.confirm(upto)
+
+
+def _datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:
+    """The datamarkers of the flows that have one, asked for all at once."""
+    with tree.speaking():
+        asked = {flow: tree.client.get_async(tree.path(*flow.place, "datamarker")) for flow in flows}
+        found = {flow: one for flow, pending in asked.items() if (one := tree.found(pending)) is not None}
+    values = {flow: decode(tree.path(*flow.place, "datamarker"), raw) for flow, (raw, _) in found.items()}
+    return {flow: Datamarker.from_json(value) for flow, value in values.items() if value}
 
 
 def passed(markers: Mapping[Flow, Datamarker | None], shards: int) -> Positions | None:

@@ -13,7 +13,8 @@ from pyarrow import flight
 from tidings.errors import InvalidOption
 from tidings.updates import SCHEMA
 from tidings.wire.bearers import Bearers
-from tidings.wire.connection import MAX_MESSAGE_BYTES, PROTOCOL, Message, Security, decode, encode
+from tidings.wire.protocol import MAX_MESSAGE_BYTES, PROTOCOL, Message, decode, encode
+from tidings.wire.security import Security
 
 logger = logging.getLogger(__name__)
 

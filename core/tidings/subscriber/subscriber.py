@@ -33,7 +33,8 @@ from tidings.handlers import Caller
 from tidings.subscriber.load import Peer, Weighing
 from tidings.subscriber.server import Reply, Server
 from tidings.subscriber.workers import Era, Held, Processing, about
-from tidings.wire.connection import OPEN, Message, Security
+from tidings.wire.protocol import Message
+from tidings.wire.security import OPEN, Security
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from tidings.positions import Position
 from tidings.subscriber.load import Meter
 from tidings.subscriber.server import Reply
 from tidings.updates import to_updates
-from tidings.wire.connection import Message
+from tidings.wire.protocol import Message
 
 TURN = 0.05  # seconds that a flow may keep a worker while other flows wait
 

@@ -1,29 +1,4 @@
-"""Delivery: what publishers and subscribers say to each other, over Arrow Flight.
-
-A subscriber runs a Flight server. A publisher opens one exchange with each subscriber and multiplexes flows on it. Each
-message is JSON in the metadata of a Flight message; a batch carries its rows beside it. Every message about a flow
-names the owner's epoch, and the turn: how often the owner has opened the flow. A subscriber refuses a message that is
-not of the flow's newest epoch and turn, and a publisher leaves answers to an earlier opening alone.
-
-| from the publisher | |
-| --- | --- |
-| `open` | the flow begins, after this position; answered by `opened` or `refused` |
-| `batch` | rows, of several shards one after the other; `parts` says which, how many, and up to which position |
-| `token` | answered by `ack` once all before it is processed |
-| `loss` | the log does not hold these positions any more |
-| `skipped` | so many updates were too old for a realtime application |
-| `close` | the flow ends here; answered by `closed` |
-| `ping` | answered by `pong`, by a subscriber that is there |
-
-| from the subscriber | |
-| --- | --- |
-| `opened`, `refused`, `closed` | the answers to `open` and `close` |
-| `done` | all up to this position is processed: there is room for more |
-| `ack` | the answer to `token` |
-| `parked` | the handler failed again and again |
-| `pong` | the answer to `ping` |
-| `bye` | the subscriber leaves: end the exchange |
-"""
+"""A publisher's connection with one subscriber: an exchange over Arrow Flight, by two threads."""
 
 from __future__ import annotations
 
@@ -31,83 +6,19 @@ import json
 import logging
 import queue
 import re
-import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import flight
 
-from tidings.errors import InvalidOption
 from tidings.updates import SCHEMA
+from tidings.wire.protocol import MAX_METADATA_BYTES, Message, decode, encode
+from tidings.wire.security import Security
 
-PROTOCOL = 1
-MAX_METADATA_BYTES = 2**20
-MAX_MESSAGE_BYTES = 64 * 2**20
-
-Message = dict[str, Any]
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Security:
-    """How publishers and subscribers know each other: a shared token, and TLS.
-
-    A publisher shows `token`, and a subscriber lets in who shows it, or one of those `accepted` beside it while a new
-    token is rolled out. A subscriber has `certificate` and `key` (PEM files); a publisher has `authority`, the
-    certificate that signed them.
-    """
-
-    token: str | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    authority: Path | None = None
-    accepted: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if (self.certificate is None) != (self.key is None):
-            raise InvalidOption("TLS needs both a certificate and its key")
-        for path in (self.certificate, self.key, self.authority):
-            if path is not None and not Path(path).is_file():
-                raise InvalidOption(f"there is no file {path}, which TLS needs")
-        if self.certificate is not None:
-            try:
-                # A key that is encrypted is refused, and its password not asked for.
-                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, password="")
-            except (ssl.SSLError, OSError) as error:
-                reason = getattr(error, "reason", None) or error
-                pair = f"{str(self.certificate)!r} and {str(self.key)!r}"
-                raise InvalidOption(f"{pair} are no certificate in PEM with its key: {reason}") from None
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        """All tokens that let a publisher in; none if everybody is."""
-        return (self.token, *self.accepted) if self.token else self.accepted
-
-    def __repr__(self) -> str:
-        return f"Security(token={'…' if self.token else None}, certificate={self.certificate})"
-
-
-OPEN = Security()
-
-
-def encode(message: Message) -> pa.Buffer:
-    """A message as it travels."""
-    return pa.py_buffer(json.dumps(message).encode())
-
-
-def decode(metadata: pa.Buffer | None) -> Message:
-    """The message that a peer sent; ValueError if it is none."""
-    if metadata is None or metadata.size > MAX_METADATA_BYTES:
-        raise ValueError("a message without metadata, or with too much of it")
-    message = json.loads(metadata.to_pybytes())
-    if not isinstance(message, dict) or not isinstance(message.get("t"), str):
-        raise ValueError("a message that is no object, or has no type")
-    return message
 
 
 class Connection:

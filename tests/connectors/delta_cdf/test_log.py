@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import tidings
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, LogMismatch, LogRestored, LogUnavailable, PositionsLost
-from tidings.flows import status
+from tidings.flow_status import status
 from tidings.logs import Log, TailedLog, positions_at
 from tidings.positions import Position, Positions
 from tidings.streams import StreamDefinition

@@ -17,7 +17,7 @@ from tests.support import snapshot_steps
 from tests.support.subscribers import Copy
 from tidings.cluster import Cluster
 from tidings.errors import LogRestored, LogUnavailable, PositionsLost
-from tidings.flows import status
+from tidings.flow_status import status
 from tidings.logs import Log, create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.storage import durable

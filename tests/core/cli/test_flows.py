@@ -9,7 +9,8 @@ from tests.support.commands import Run, flow_list, lags, line, publish, started,
 from tidings import Handler
 from tidings.cluster import Cluster
 from tidings.datamarkers import Datamarker
-from tidings.flows import Flow, FlowStatus, status
+from tidings.flow_status import FlowStatus, status
+from tidings.flows import Flow
 from tidings.positions import START, Position, Positions
 from tidings.publisher.ownership import Ownership, Wanted
 from tidings.publisher.publisher import Publisher

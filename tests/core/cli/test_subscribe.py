@@ -16,7 +16,7 @@ import pytest
 from tests.support.commands import PATIENCE, Run, ended, flow_list, lags, line, publish, started, told
 from tidings import Handler
 from tidings.cluster import Cluster
-from tidings.flows import status
+from tidings.flow_status import status
 from tidings.positions import Position, Positions
 from tidings.publisher.publisher import Publisher
 from tidings.testing import eventually

@@ -21,7 +21,8 @@ from tidings.publisher.pump import Pump
 from tidings.publisher.read_batch import LARGE_BATCH
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually, make_updates
-from tidings.wire.connection import Connection, Message
+from tidings.wire.connection import Connection
+from tidings.wire.protocol import Message
 from tidings_connectors.delta.log import DeltaLog
 
 WINDOW = 10_000  # bytes; a part is more than that

@@ -24,12 +24,13 @@ from tidings.errors import (
     UnknownApplication,
     UnknownStream,
 )
-from tidings.flows import Flow, status
+from tidings.flow_status import status
+from tidings.flows import Flow
 from tidings.handlers import Handler
 from tidings.streams import Stream
 from tidings.testing import eventually
 from tidings.updates import Update
-from tidings.wire.connection import OPEN, Security
+from tidings.wire.security import OPEN, Security
 
 
 class Notes(Handler):

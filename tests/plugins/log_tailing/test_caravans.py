@@ -10,7 +10,7 @@ import pytest
 import tidings
 from tidings.cli import main
 from tidings.cluster import Cluster
-from tidings.flows import status
+from tidings.flow_status import status
 from tidings.publisher.caravans import Limits, Rider
 from tidings.testing import eventually, make_updates
 from tidings_log_tailing.control import reports

@@ -25,7 +25,7 @@ from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import check_name
 from tidings.errors import InvalidOption, UnknownApplication
 from tidings.wire.bearers import Bearers
-from tidings.wire.connection import OPEN, Security
+from tidings.wire.security import OPEN, Security
 from tidings_thialfi.gateway.channels import DISPLACED, SHUTDOWN, SILENT
 from tidings_thialfi.gateway.hooks import GatewayHooks, Guard
 from tidings_thialfi.gateway.http import Web

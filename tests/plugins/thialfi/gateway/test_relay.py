@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.gateway_scene import Client, Process, Scene, online, scene_of
 from tidings.cluster import Cluster
-from tidings.flows import status
+from tidings.flow_status import status
 from tidings.testing import eventually
 from tidings_thialfi.protocol import stream_schema
 

@@ -1,0 +1,224 @@
+"""How flows stand: what operators see of them, put together from ZooKeeper and the logs."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from tidings.coordination.zookeeper import Coordination, decode
+from tidings.datamarkers import Datamarker
+from tidings.errors import PositionsLost, TidingsError
+from tidings.flows import NODES, Flow
+from tidings.logs import Log, WritableLog
+from tidings.positions import Bounds, Position, Positions
+
+if TYPE_CHECKING:
+    from tidings.cluster import Cluster
+
+FlowState = Literal["unassigned", "waiting", "failing", "running", "parked"]
+SHARDS_A_READ = 256  # shards whose next updates are read at once
+ROOM_ROWS = 16  # for updates that come in while they are read
+
+
+@dataclass(frozen=True, slots=True)
+class FlowStatus:
+    """How a flow stands, as ZooKeeper and its log told at one moment. What is not known is None, and never 0.
+
+    | state | meaning |
+    | --- | --- |
+    | `unassigned` | no publisher owns the flow |
+    | `waiting` | a publisher owns it, and no running subscriber holds it |
+    | `failing` | a running subscriber should have it, and cannot be reached, or refuses it, for this `reason` |
+    | `running` | a publisher owns it, and sends it to a running subscriber; a `reason` says which updates were lost |
+    | `parked` | it cannot go on, for this `reason`: a handler that failed again and again, say; nothing is sent |
+    """
+
+    flow: Flow
+    state: FlowState
+    reason: str | None = None
+    owner: str | None = None
+    """The publisher that sends the flow."""
+    host: str | None = None
+    pid: int | None = None
+    epoch: int | None = None
+    """The newest epoch; None if nobody ever owned the flow."""
+    datamarker: Datamarker | None = None
+    head: Position | None = None
+    """The newest position of the shard, `START` if there is none."""
+    lag: int | None = None
+    """How many updates the log holds after the datamarker, those that the filter leaves out among them."""
+    lag_seconds: float | None = None
+    """The age of the oldest of these; 0 if there is none."""
+    subscriber: str | None = None
+    """The running subscriber that holds the flow."""
+    problem: str | None = None
+    """Why the log could not be asked, if so."""
+
+
+def status(
+    cluster: Cluster, *, application: str | None = None, stream: str | None = None, shard: int | None = None
+) -> list[FlowStatus]:
+    """How the flows stand: all of them, or those of one application, stream or shard.
+
+    ZooKeeper is asked for all at once, and each log for its bounds, and for the next update where a flow lags: its time
+    tells the lag in seconds.
+    """
+    applications = cluster.applications() if application is None else [cluster.application(application)]
+    shards = {one.name: one.shards for one in ([cluster.stream(stream)] if stream else cluster.streams())}
+    flows = [
+        Flow(one.name, name, number)
+        for one in applications
+        for name in one.streams
+        for number in range(shards.get(name, 0))
+        if shard in (None, number)
+    ]
+    records = _records(cluster.coordination, flows)
+    live = {one.name: set(cluster.coordination.children(*_subscribers(one.name))) for one in applications}
+    # The logs come last: then no datamarker is ahead of the head that it is compared with.
+    stands: dict[str, set[tuple[int, Position]]] = {flow.stream: set() for flow in flows}
+    for flow, record in records.items():
+        if record.datamarker is not None:
+            stands[flow.stream].add((flow.shard, record.datamarker.position))
+    logs = {name: _Reading(cluster, name, those) for name, those in stands.items()}
+    return [_status(flow, records[flow], live[flow.application], logs[flow.stream]) for flow in flows]
+
+
+class _Record(NamedTuple):
+    """What ZooKeeper holds of a flow."""
+
+    epoch: int | None
+    owner: dict[str, Any] | None
+    datamarker: Datamarker | None
+    holder: dict[str, Any] | None
+
+
+def _subscribers(application: str) -> tuple[str, str, str]:
+    return ("applications", application, "subscribers")
+
+
+def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, _Record]:
+    """Ask for everything before waiting for the first answer: thousands of flows take one round trip or two."""
+    with tree.speaking():
+        asked = {flow: {name: tree.client.get_async(tree.path(*flow.place, name)) for name in NODES} for flow in flows}
+        found = {flow: {name: tree.found(one) for name, one in nodes.items()} for flow, nodes in asked.items()}
+    records = {}
+    for flow, nodes in found.items():
+        values = {name: decode(tree.path(*flow.place, name), one[0]) if one else None for name, one in nodes.items()}
+        epoch, marker = nodes["epoch"], values["datamarker"]
+        records[flow] = _Record(
+            epoch[1].version if epoch else None,
+            values["owner"],
+            Datamarker.from_json(marker) if marker else None,
+            values["subscriber"],
+        )
+    return records
+
+
+class _Reading:
+    """What a stream's log says of the lag of flows that stand at these positions."""
+
+    def __init__(self, cluster: Cluster, stream: str, stands: set[tuple[int, Position]]) -> None:
+        self.problem: str | None = None
+        self._bounds: dict[int, Bounds] = {}
+        self._ages: dict[tuple[int, Position], float] = {}
+        self._dense = False
+        try:
+            with contextlib.closing(cluster.stream(stream).log) as log:
+                self._dense = isinstance(log, WritableLog)
+                self._bounds = log.bounds()
+                for together in _passes({self._held(*one) for one in stands if self._behind(*one)}):
+                    self._ages |= _ages(log, together)
+        except TidingsError as error:
+            self.problem = str(error)
+
+    def head(self, shard: int) -> Position | None:
+        return self._bounds[shard].head if shard in self._bounds else None
+
+    def lag(self, shard: int, marker: Position) -> int | None:
+        if shard not in self._bounds:
+            return None
+        if not self._behind(shard, marker):
+            return 0
+        if not self._dense:
+            return None  # only our own logs tell how many updates lie between two positions
+        # Position(7, -1) stands before the update 7.
+        return self._bounds[shard].head.seq - max(self._bounds[shard].floor.seq, marker.seq - (marker.index < 0))
+
+    def lag_seconds(self, shard: int, marker: Position) -> float | None:
+        if shard not in self._bounds:
+            return None
+        return self._ages.get(self._held(shard, marker)) if self._behind(shard, marker) else 0.0
+
+    def _behind(self, shard: int, marker: Position) -> bool:
+        return shard in self._bounds and marker < self._bounds[shard].head
+
+    def _held(self, shard: int, marker: Position) -> tuple[int, Position]:
+        """Where to read from for what comes after the marker and is still there."""
+        return shard, max(self._bounds[shard].floor, marker)
+
+
+def _passes(stands: set[tuple[int, Position]]) -> Iterator[dict[int, Position]]:
+    """Positions that can be read from together: one a shard, and not so many that their rows are a burden."""
+    left = sorted(stands)
+    while left:
+        together: dict[int, Position] = {}
+        later = []
+        for shard, position in left:
+            if shard in together or len(together) == SHARDS_A_READ:
+                later.append((shard, position))
+            else:
+                together[shard] = position
+        yield together
+        left = later
+
+
+def _ages(log: Log, stands: dict[int, Position]) -> dict[tuple[int, Position], float]:
+    """How old the next update of each shard is, in seconds; those that could not be had are left out.
+
+    A log gives every shard its part of a read, so those that are far behind come first, and the others in the next one.
+    """
+    left, ages, patience = dict(stands), {}, 3
+    while left and patience:
+        heads = {shard: bounds.head for shard, bounds in log.bounds().items()}
+        try:
+            rows = log.tail(Positions({**heads, **left}), len(left) + ROOM_ROWS)
+        except PositionsLost:
+            break  # truncated this moment
+        now = dt.datetime.now(dt.UTC)
+        found, first = np.unique(rows["shard"].to_numpy(), return_index=True)
+        came = [(shard, row) for shard, row in zip(found.tolist(), first.tolist(), strict=True) if shard in left]
+        for shard, row in came:
+            time, position = rows["time"][row].as_py(), left.pop(shard)
+            if time is not None:
+                ages[shard, position] = max(0.0, (now - time).total_seconds())
+        patience = 3 if came else patience - 1
+    return ages
+
+
+def _status(flow: Flow, record: _Record, live: set[str], log: _Reading) -> FlowStatus:
+    owner, holder, marker = record.owner or {}, record.holder or {}, record.datamarker
+    current = bool(owner) and holder.get("epoch") == record.epoch and holder.get("id") in live
+    state: FlowState = "unassigned"
+    if owner:
+        troubles: tuple[tuple[str, FlowState], ...] = (("parked", "parked"), ("trouble", "failing"))
+        state = next((name for key, name in troubles if holder.get(key)), "running") if current else "waiting"
+    return FlowStatus(
+        flow,
+        state,
+        (holder.get("parked") or holder.get("trouble") or holder.get("lost")) if current else None,
+        owner.get("publisher"),
+        owner.get("host"),
+        owner.get("pid"),
+        record.epoch,
+        marker,
+        log.head(flow.shard),
+        None if marker is None else log.lag(flow.shard, marker.position),
+        None if marker is None else log.lag_seconds(flow.shard, marker.position),
+        holder["id"] if current else None,
+        log.problem,
+    )

@@ -1,0 +1,90 @@
+"""What publishers and subscribers say to each other, over Arrow Flight.
+
+A subscriber runs a Flight server. A publisher opens one exchange with each subscriber and multiplexes flows on it. Each
+message is JSON in the metadata of a Flight message; a batch carries its rows beside it. Every message about a flow
+names the owner's epoch, and the turn: how often the owner has opened the flow. A subscriber refuses a message that is
+not of the flow's newest epoch and turn, and a publisher leaves answers to an earlier opening alone.
+
+| from the publisher | |
+| --- | --- |
+| `open` | the flow begins, after this position; answered by `opened` or `refused` |
+| `batch` | rows, of several shards one after the other; `parts` says which, how many, and up to which position |
+| `token` | answered by `ack` once all before it is processed |
+| `loss` | the log does not hold these positions any more |
+| `skipped` | so many updates were too old for a realtime application |
+| `close` | the flow ends here; answered by `closed` |
+| `ping` | answered by `pong`, by a subscriber that is there |
+
+| from the subscriber | |
+| --- | --- |
+| `opened`, `refused`, `closed` | the answers to `open` and `close` |
+| `done` | all up to this position is processed: there is room for more |
+| `ack` | the answer to `token` |
+| `parked` | the handler failed again and again |
+| `pong` | the answer to `ping` |
+| `bye` | the subscriber leaves: end the exchange |
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tidings.flows import Flow
+
+PROTOCOL = 1
+MAX_METADATA_BYTES = 2**20
+MAX_MESSAGE_BYTES = 64 * 2**20
+
+Message = dict[str, Any]
+
+
+class Era(NamedTuple):
+    """Which opening of a flow something belongs to: eras are ordered, and what is of an earlier one has no effect.
+
+    A flow has an *epoch* for each ownership: ZooKeeper makes it grow when a publisher takes the flow, and it fences the
+    publishers before that one. Within an epoch the owner opens the flow with a subscriber, perhaps several times: when
+    the connection broke, when the flow moves, when a handler is given another chance. Each opening is a *turn*, counted
+    from 1. The two together are the *era*. A subscriber takes messages of the newest era it has accepted and no others,
+    and an owner heeds answers to its newest turn and no others; so neither has to know what else is still on its way.
+
+    >>> Era(2, 9) < Era(3, 1)
+    True
+    """
+
+    epoch: int
+    turn: int
+
+
+NO_ERA = Era(-1, 0)
+
+
+def flow_message(kind: str, flow: Flow, era: Era, **more: Any) -> Message:
+    """A message about a flow.
+
+    >>> flow_message("close", Flow("cache", "contacts", 3), Era(2, 1))
+    {'t': 'close', 'stream': 'contacts', 'shard': 3, 'epoch': 2, 'turn': 1}
+    """
+    return {"t": kind, "stream": flow.stream, "shard": flow.shard, "epoch": era.epoch, "turn": era.turn, **more}
+
+
+def era_of(message: Message) -> Era:
+    """The era that a message about a flow is of."""
+    return Era(int(message["epoch"]), int(message["turn"]))
+
+
+def encode(message: Message) -> pa.Buffer:
+    """A message as it travels."""
+    return pa.py_buffer(json.dumps(message).encode())
+
+
+def decode(metadata: pa.Buffer | None) -> Message:
+    """The message that a peer sent; ValueError if it is none."""
+    if metadata is None or metadata.size > MAX_METADATA_BYTES:
+        raise ValueError("a message without metadata, or with too much of it")
+    message = json.loads(metadata.to_pybytes())
+    if not isinstance(message, dict) or not isinstance(message.get("t"), str):
+        raise ValueError("a message that is no object, or has no type")
+    return message
