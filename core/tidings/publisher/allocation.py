@@ -18,11 +18,11 @@ from tidings.logs import Log, TailedLog
 from tidings.plugins import load
 from tidings.positions import Position
 from tidings.publisher.caravans import AllocationPolicy, Caravan, Limits, Rider, assign
-from tidings.publisher.flow_session import Sending, State
+from tidings.publisher.flow_session import OPEN, FlowSession
 
 POLICY = "gaps"
-EVERY = 0.25  # seconds between two allocations, if nothing happens
-AT_MOST = 0.01  # the same, whatever happens
+INTERVAL_S = 0.25  # between two allocations, if nothing happens
+LEAST_INTERVAL_S = 0.01  # whatever happens
 
 logger = logging.getLogger(__name__)
 
@@ -53,10 +53,9 @@ class Allocation:
         self,
         stream: str,
         log: Log,
-        flows: Mapping[Flow, Sending],
+        flows: Mapping[Flow, FlowSession],
         lock: threading.RLock,
         *,
-        window_bytes: int,
         run: Callable[[Caravan], None],
         on_trouble: Callable[[TidingsError], None],
     ) -> None:
@@ -64,7 +63,6 @@ class Allocation:
         self._log = log
         self._flows = flows
         self._lock = lock
-        self._window = window_bytes
         self._run = run
         self._on_trouble = on_trouble
         self._policy: AllocationPolicy = load("tidings.allocation", POLICY)
@@ -98,7 +96,7 @@ class Allocation:
         """Leave all caravans, and begin again with new ones."""
         with self._lock:
             for one in self._flows.values():
-                one.caravan = None
+                one.alight()
         self._now.set()
 
     def count(self, caravan: Caravan, rows: int, size: int) -> None:
@@ -138,23 +136,19 @@ class Allocation:
                 self._on_trouble(error)
             except Exception:  # a policy may be anybody's
                 logger.exception("flows of stream %r cannot be allocated to caravans", self._stream)
-            self._stopped.wait(AT_MOST)
-            self._now.wait(EVERY)
+            self._stopped.wait(LEAST_INTERVAL_S)
+            self._now.wait(INTERVAL_S)
             self._now.clear()
 
     def _allocate(self) -> None:
         """Let flows ride as the policy says."""
-        if not any(one.state is State.OPEN for one in list(self._flows.values())):
+        if not any(one.state is OPEN for one in list(self._flows.values())):
             self._retire([])
             return
         heads = {shard: held.head for shard, held in self._log.bounds().items()}
         with self._lock:
-            waiting = [one for one in self._flows.values() if self._waits(one)]
-            riding = [
-                one
-                for one in self._flows.values()
-                if one.state is State.OPEN and one.caravan is not None and not one.caravan.bulk
-            ]
+            waiting = [one for one in self._flows.values() if one.waits_for_ride]
+            riding = [one for one in self._flows.values() if one.caravan is not None and not one.caravan.bulk]
             riders = {Rider(one.flow, self._behind(one, heads), one.flow.shard): one for one in (*riding, *waiting)}
             groups = [[riders[rider] for rider in group] for group in self._grouped(list(riders))]
             kept = [caravan for caravan in self._caravans if caravan.bulk]
@@ -163,15 +157,11 @@ class Allocation:
                 kept.append(chosen)
                 for one in group:
                     if one.caravan is not chosen:
-                        one.caravan = chosen
+                        one.board(chosen)
                         chosen.idle_at = None
         self._retire(kept)
 
-    def _waits(self, one: Sending) -> bool:
-        """Whether a flow wants to be read for, and nobody does."""
-        return one.state is State.OPEN and one.caravan is None and one.bytes_in_flight <= self._window // 2
-
-    def _behind(self, one: Sending, heads: Mapping[int, Position]) -> int:
+    def _behind(self, one: FlowSession, heads: Mapping[int, Position]) -> int:
         """About how many updates lie before a flow."""
         head = heads[one.flow.shard]
         if isinstance(self._log, TailedLog):

@@ -23,7 +23,7 @@ from tidings.errors import DeliveryFailed
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings.wire.connection import Connection
-from tidings.wire.protocol import PROTOCOL, Message
+from tidings.wire.protocol import PROTOCOL, Era, Message, pair
 from tidings.wire.security import Security
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tidings.filters import Filter
     from tidings.logs import Log
-    from tidings.publisher.flow_session import Sending
+    from tidings.publisher.flow_session import FlowSession
 
 MESSAGES_IN_FLIGHT = 8
 PATIENCE = 60.0
@@ -44,8 +44,7 @@ class Target:
     application: str
     stream: str
     shard: int
-    epoch: int
-    turn: int
+    era: Era
     after: Position
     address: str
     key: tuple[str, str]
@@ -57,7 +56,7 @@ def send_in_bulk(
     log: Log,
     after: Positions,
     upto: Positions,
-    group: Sequence[Sending],
+    group: Sequence[FlowSession],
     security: Security,
 ) -> None:
     """Send the rows between to the flows, and return when they are processed; `DeliveryFailed` if that fails."""
@@ -77,12 +76,11 @@ def send_in_bulk(
         raise DeliveryFailed(f"a large step failed: {str(error).splitlines()[0]}") from None
 
 
-def _targets(group: Sequence[Sending], filters: Sequence[Filter]) -> list[Target]:
+def _targets(group: Sequence[FlowSession], filters: Sequence[Filter]) -> list[Target]:
     return [
         Target(
             *one.flow,
-            one.epoch,
-            one.turn,
+            one.era,
             one.sent,
             one.connection.address,
             one.connection.key,
@@ -157,7 +155,7 @@ class _Exchange:
     def send(self, target: Target, rows: pa.RecordBatch, upto: Position) -> None:
         self._wait(lambda: self._on_their_way < MESSAGES_IN_FLIGHT)
         self._on_their_way += 1
-        part = [target.shard, target.epoch, target.turn, rows.num_rows, upto.seq, upto.index]
+        part = [target.shard, *target.era, rows.num_rows, *pair(upto)]
         self._connection.send({"t": "batch", "stream": target.stream, "parts": [part]}, rows)
 
     def finish(self) -> None:

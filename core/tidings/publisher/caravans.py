@@ -15,7 +15,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tidings.errors import InvalidOption
 from tidings.logs import Reader
@@ -82,12 +82,20 @@ AllocationPolicy = Callable[[Sequence[Rider], Limits], Sequence[Sequence[Rider]]
 class Riding(Protocol):
     """A flow that rides: what is asked of it here."""
 
-    sent: Position
-    caravan: Caravan | None
-
     @property
     def shard(self) -> int:
         """Its shard."""
+
+    @property
+    def sent(self) -> Position:
+        """Where it stands."""
+
+    @property
+    def caravan(self) -> Caravan | None:
+        """On which it rides."""
+
+
+R = TypeVar("R", bound=Riding)
 
 
 @dataclass(eq=False)
@@ -158,14 +166,12 @@ class Meter:
         self._looked = now
 
 
-def assign(
-    groups: Sequence[Sequence[Riding]], caravans: Sequence[Caravan]
-) -> list[tuple[Caravan | None, Sequence[Riding]]]:
+def assign(groups: Sequence[Sequence[R]], caravans: Sequence[Caravan]) -> list[tuple[Caravan | None, Sequence[R]]]:
     """The caravan that each group gets: one that has passed none of it, and has most of it already; None for a new one.
 
     A caravan has one group at most.
     """
-    found: list[tuple[Caravan | None, Sequence[Riding]]] = []
+    found: list[tuple[Caravan | None, Sequence[R]]] = []
     left = list(caravans)
     for group in sorted(groups, key=len, reverse=True):
         fit = [one for one in left if not any(one.passed(flow) for flow in group)]

@@ -1,11 +1,16 @@
-"""One flow on its way from the log to its subscriber: where it stands, and what may be done with it next.
+"""A flow being sent: where it stands, what may be done with it next, and every change of that.
 
 ```
 IDLE --open--> OPENING --opened--> OPEN --token--> CLOSING --ack--> CLOSED_OFF --closed--> IDLE
-                                     \\--parked--> PARKED
+                                     \\--parked--> PARKED --redefined--> CLOSED_OFF
 ```
 
 A flow whose connection breaks is IDLE again, and stands at its datamarker. It is opened again after a pause that grows.
+ENDED is the end: the ownership is over.
+
+All that is known of a flow being sent is in a `FlowSession`, and nobody else changes it. A session does no I/O: what
+happens is told to it, and it returns *effects*, what is to be sent and written because of that, as data. `Outbox`
+carries them out. Both under the session's lock, so that messages leave in the order of the changes that caused them.
 """
 
 from __future__ import annotations
@@ -14,21 +19,23 @@ import enum
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from tidings.applications import Application
-from tidings.filters import Filter
 from tidings.flows import Flow
 from tidings.positions import Position
 from tidings.publisher.caravans import Caravan
 from tidings.wire.connection import Connection
-from tidings.wire.protocol import Message
+from tidings.wire.protocol import Era, Message, era_of, flow_message, pair
 
-PAUSE = 0.1  # seconds before a flow that failed is opened again; doubled with each further failure
-LASTING = 3  # failures in a row that operators should know of
+FIRST_PAUSE_S = 0.1  # before a flow that failed is opened again; doubled with each further failure
+LASTING_FAILURES = 3  # failures in a row that operators should know of
+REASON_CHARACTERS = 500
 
 
-class State(enum.Enum):
+class SessionState(enum.Enum):
     """What a flow is doing."""
 
     IDLE = "idle"
@@ -37,116 +44,436 @@ class State(enum.Enum):
     CLOSING = "closing"
     CLOSED_OFF = "closed off"
     PARKED = "parked"
+    ENDED = "ended"
 
 
-@dataclass(eq=False)
-class Sending:
-    """A flow that this publisher owns. `lock` guards it: the one that all flows of its stream share."""
+IDLE, OPENING, OPEN, CLOSING, CLOSED_OFF, PARKED, ENDED = SessionState
 
-    lock: threading.RLock
-    flow: Flow
-    epoch: int
-    application: Application
-    filter: Filter
-    marker: Position
-    """What is acknowledged and written: where the flow starts again after a fault."""
-    sent: Position = field(init=False)
-    """Up to where updates were sent, or left out by the filter."""
-    state: State = State.IDLE
-    turn: int = 0
-    """How often the flow was opened in this epoch; answers to an earlier opening are of no interest."""
-    connection: Connection | None = None
-    subscriber: str | None = None
-    """The holder, as ZooKeeper has it."""
-    assigned: str | None = None
-    """The holder that was written in this epoch."""
-    bound: bool = False
-    """Whether the holder may have been sent something: then nobody else gets the flow until it has let go."""
-    passed_over: int = 0
-    """Updates that a realtime application missed while nobody sent the flow, and has yet to be told of."""
-    caravan: Caravan | None = None
-    """On which the flow rides; none while it has no room for more, or has just been opened."""
-    in_flight: deque[tuple[Position, int]] = field(default_factory=deque)
-    bytes_in_flight: int = 0
-    tokens: deque[Position] = field(default_factory=deque)
-    """What the subscriber was asked to acknowledge, and has not yet."""
-    token_time: float = 0.0
-    since: float = field(default_factory=time.monotonic)
-    """When the state was entered, for patience to run out."""
-    leaving: bool = False
-    """Whether the ownership is to be released once the flow is closed."""
-    failures: int = 0
-    """How often in a row the flow could not be opened, or broke off before anything was processed."""
-    failing_since: float = 0.0
-    reason: str = ""
-    """Why the flow failed, or is parked."""
-    lost: str = ""
-    """Which updates the subscriber was told to be lost, if any were while it has had the flow."""
-    told: str = ""
-    """The reason as operators see it in ZooKeeper."""
 
-    def __post_init__(self) -> None:
-        self.sent = self.marker
+@dataclass(frozen=True, slots=True)
+class SessionOptions:
+    """How much may be on its way, how long a subscriber may be silent, and how often it is asked to acknowledge."""
+
+    window_bytes: int = 8 * 2**20
+    patience_s: float = 10.0
+    token_interval_s: float = 5.0
+
+
+class Send(NamedTuple):
+    """An effect: a message to the subscriber, on the connection that the session had when it asked for it."""
+
+    connection: Connection
+    message: Message
+
+
+class WriteMarker(NamedTuple):
+    """An effect: a datamarker to be committed; `marker_written` tells the session once it is."""
+
+    era: Era
+    position: Position
+
+
+class WriteHolder(NamedTuple):
+    """An effect: what ZooKeeper is to say of the flow's holder, for operators to see."""
+
+    record: dict[str, Any]
+
+
+Effect = Send | WriteMarker | WriteHolder
+Effects = Sequence[Effect]
+NOTHING: Effects = ()
+
+
+class Ride:
+    """The stay of a flow on a caravan, from the moment it gets on.
+
+    Whatever makes a read that is under way unfit for the flow ends the ride: another opening, another filter, a full
+    window. If the flow gets on again, even on the same caravan, that is another ride; so a read serves those flows, and
+    only those, that are still on the ride on which it found them.
+    """
+
+    def __init__(self, caravan: Caravan) -> None:
+        self.caravan = caravan
+
+
+class FlowSession:
+    """A flow that this publisher owns, from taking it until the ownership ends. To be called with `lock` held.
+
+    `lock` is the one that all flows of a stream share. `holder` is the subscriber that had the flow before, and
+    `skipped` how many updates a realtime application missed while nobody sent the flow.
+    """
+
+    def __init__(
+        self,
+        flow: Flow,
+        epoch: int,
+        application: Application,
+        marker: Position,
+        lock: threading.RLock,
+        options: SessionOptions,
+        *,
+        holder: str | None = None,
+        skipped: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.flow = flow
+        self.shard = flow.shard
+        self.lock = lock
+        self.options = options
+        self.epoch = epoch
+        self.turn = 0
+        self.application = application
+        self.filter = application.parsed_filter()
+        self.state = IDLE
+        self.marker = marker
+        """What is acknowledged and written: where the flow starts again after a fault."""
+        self.sent = marker
+        """Up to where updates were sent, or left out by the filter."""
+        self.holder = holder
+        """The subscriber that ZooKeeper names for the flow."""
+        self.connection: Connection | None = None
+        self.ride: Ride | None = None
+        """The ride on a caravan; only while OPEN, and none while there is no room for more."""
+        self.bytes_in_flight = 0
+        self.leaving = False
+        """Whether the ownership is to be released once the flow is closed."""
+        self._assigned = False  # the holder was named in this epoch
+        # The holder may have been sent something: then nobody else gets the flow until that one has closed it.
+        self._bound = holder is not None
+        self._skipped = skipped
+        self._in_flight: deque[tuple[Position, int]] = deque()
+        self._tokens: deque[Position] = deque()  # what the subscriber was asked to acknowledge, and has not yet
+        self._clock = clock
+        self._since = self._token_time = clock()
+        self._failures = 0  # in a row: the flow could not be opened, or broke off before anything was processed
+        self._failing_since = 0.0
+        self._reason = ""
+        self._lost = ""  # which updates the subscriber was told to be lost while it has had the flow
+        self._restored_in = 0  # the turn in which the log was restored last: what was acknowledged till then is void
+        self._reported: str | None = ""  # the problem as operators see it in ZooKeeper; None if that is not certain
+
+    # What others ask
 
     @property
-    def shard(self) -> int:
-        """The flow's shard."""
-        return self.flow.shard
-
-    def enter(self, state: State) -> None:
-        """Begin to do something else."""
-        self.state = state
-        self.since = time.monotonic()
-
-    def message(self, kind: str, **more: object) -> Message:
-        """A message about this flow."""
-        era = {"epoch": self.epoch, "turn": self.turn}
-        return {"t": kind, "stream": self.flow.stream, "shard": self.flow.shard, **era, **more}
-
-    def fail(self, reason: str) -> None:
-        """Give up this opening, for another one later."""
-        self.reason = reason[:500]
-        self.failing_since = self.failing_since if self.failures else time.monotonic()
-        self.failures += 1
-        self.reset()
-
-    def rested(self, longest: float) -> bool:
-        """Whether a flow that failed may be tried again; `longest` seconds of a pause are enough."""
-        pause = min(longest, PAUSE * 2 ** min(self.failures - 1, 16)) if self.failures else 0.0
-        return time.monotonic() - self.since >= pause
+    def era(self) -> Era:
+        """The newest era of the flow."""
+        return Era(self.epoch, self.turn)
 
     @property
-    def trouble(self) -> str:
+    def caravan(self) -> Caravan | None:
+        """The caravan on which the flow rides."""
+        return self.ride.caravan if self.ride is not None else None
+
+    @property
+    def ended(self) -> bool:
+        """Whether the ownership is over."""
+        return self.state is ENDED
+
+    @property
+    def releasable(self) -> bool:
+        """Whether the flow can be given to another publisher now, as it is to be."""
+        return self.leaving and self.state in (IDLE, PARKED)
+
+    @property
+    def problem(self) -> str:
         """What operators should know of: why the flow is parked, or has failed again and again."""
-        lasting = self.failures >= LASTING and self.state is not State.OPEN
-        return self.reason if self.state is State.PARKED or lasting else ""
+        lasting = self._failures >= LASTING_FAILURES and self.state is not OPEN
+        return self._reason if self.state is PARKED or lasting else ""
 
-    def reset(self) -> None:
-        """The connection is gone, and with it all that was not acknowledged."""
+    @property
+    def waits_for_ride(self) -> bool:
+        """Whether the flow wants to be read for, and nobody does: it has half a window of room again."""
+        return self.state is OPEN and self.ride is None and self.bytes_in_flight <= self.options.window_bytes // 2
+
+    @property
+    def drained(self) -> bool:
+        """Whether all that was sent is processed."""
+        return not self._in_flight
+
+    def wants_subscriber(self) -> bool:
+        """Whether the flow is to be opened with a subscriber now; after failures, not before a pause."""
+        if self.state is not IDLE or self.leaving:
+            return False
+        doubled = FIRST_PAUSE_S * 2 ** min(self._failures - 1, 16)
+        pause = min(self.options.patience_s / 2, doubled) if self._failures else 0.0
+        return self._clock() - self._since >= pause
+
+    def keeps_holder(self, holder_lives: bool) -> bool:
+        """Whether the holder must have the flow again, whoever should have it next."""
+        given_up = self._failures > 0 and self._clock() - self._failing_since > self.options.patience_s
+        return self._bound and holder_lives and not given_up
+
+    # The subscriber comes and goes
+
+    def assign(self, subscriber: str) -> WriteHolder | None:
+        """The flow is to go to a subscriber: what ZooKeeper must say before it is opened there, if it does not yet.
+
+        If that cannot be written, `unassign` must be called.
+        """
+        if self._assigned and self.holder == subscriber:
+            return None
+        if self.holder != subscriber:
+            self._bound = False
+        self.holder, self._assigned = subscriber, True
+        return WriteHolder({"id": subscriber, "epoch": self.epoch})
+
+    def unassign(self) -> None:
+        """It is not certain what ZooKeeper says of the holder: it must be named again."""
+        self._assigned = False
+
+    def open(self, connection: Connection) -> Effects:
+        """Begin another turn, on this connection."""
+        if self.state is not IDLE:
+            return NOTHING
+        self.connection = connection
+        self.turn += 1
+        self._enter(OPENING)
+        return [self._send("open", after=pair(self.marker))]
+
+    def disconnected(self, connection: Connection, reason: str) -> Effects:
+        """A connection has ended: what was on its way is gone, and the flow begins again at its datamarker."""
+        if self.connection is connection and not self.ended:
+            self._fail(reason or self._reason or "the connection broke")
+        return NOTHING
+
+    def move(self) -> Effects:
+        """Have the subscriber let go, at a token, so that another one can have the flow."""
+        if self.state is not OPEN:
+            return NOTHING
+        self._enter(CLOSING)
+        return [self._token()]
+
+    def leave(self) -> Effects:
+        """The flow is to go to another publisher, once its subscriber has acknowledged what was sent."""
+        self.leaving = True
+        return self.move()
+
+    def end(self) -> Effects:
+        """The ownership is over, from one moment to the next."""
+        if self.ended:
+            return NOTHING
+        open_there = self.connection is not None and self.state is not IDLE
+        self._enter(ENDED)
+        return [self._send("close")] if open_there else NOTHING
+
+    def redefine(self, application: Application) -> Effects:
+        """The application has changed: its filter holds from the next read on, and a parked flow is tried again."""
+        if application == self.application or self.ended:
+            return NOTHING
+        self.application = application
+        self.filter = application.parsed_filter()
+        self.alight()
+        return self._close_off() if self.state is PARKED else NOTHING
+
+    # What the subscriber says
+
+    def answered(self, connection: Connection, message: Message) -> Effects:
+        """The subscriber has said something; ValueError if it cannot be true, which ends the connection."""
+        if self.ended or self.connection is not connection or era_of(message) != self.era:
+            return NOTHING
+        match message["t"]:
+            case "opened" if self.state is OPENING:
+                return self._opened()
+            case "refused":
+                self._fail(str(message.get("reason", "")))
+            case "done":
+                self._processed(Position(*message["position"]))
+                self._failures = 0
+            case "ack":
+                return [self._acknowledged(Position(*message["position"]))]
+            case "parked":
+                self._park(str(message.get("reason", "")))
+            case "closed" if self.state is CLOSED_OFF:
+                self._reset()
+                self.holder, self._assigned, self._bound = None, False, False  # the flow may go elsewhere
+        return NOTHING
+
+    def to_be_written(self, write: WriteMarker) -> bool:
+        """Whether a datamarker that was acknowledged is still to be committed."""
+        return write.position > self.marker and write.era.turn > self._restored_in
+
+    def marker_written(self, era: Era, position: Position) -> Effects:
+        """The datamarker that was acknowledged in this era is committed."""
+        if era.turn <= self._restored_in:
+            return NOTHING
+        self.marker = max(self.marker, position)
+        if self.state is IDLE:
+            self.sent = self.marker  # the turn in which it was acknowledged was over before it was committed
+        if era != self.era or self.ended:
+            return NOTHING
+        self._free(position)
+        return self._close_off() if self.state is CLOSING and not self._tokens else NOTHING
+
+    def write_failed(self) -> None:
+        """It is not certain whether ZooKeeper took what was written: there will be another token, another report."""
+        self._reported = None
+
+    # What is read and sent
+
+    def board(self, caravan: Caravan) -> None:
+        """Ride on a caravan from now on."""
+        if self.state is OPEN and self.caravan is not caravan:
+            self.alight()
+            self.ride = self.ride or Ride(caravan)
+
+    def alight(self) -> None:
+        """Ride no more; not while a Spark job sends for the caravan, since nobody else may send meanwhile."""
+        if self.ride is not None and not self.ride.caravan.bulk:
+            self.ride = None
+
+    def serves(self, ride: Ride, *, more: bool, allowed: bool) -> bool:
+        """Whether the flow gets the next part of a read that began on this ride; if not, its ride is over.
+
+        `more` says whether the part has anything for it: a full window does no harm where there is nothing to send.
+        """
+        if self.ride is ride and ((more and self.bytes_in_flight >= self.options.window_bytes) or not allowed):
+            self.alight()
+        return self.ride is ride
+
+    def advance(self, upto: Position, size: int = 0, skipped: int = 0) -> Effects:
+        """All up to here was sent, `size` bytes of it; so many rows were too old for a realtime application."""
+        if self.state is not OPEN or upto <= self.sent:
+            return NOTHING
+        self.sent = upto
+        if size:
+            self._in_flight.append((upto, size))
+            self.bytes_in_flight += size
+        return [self._send("skipped", count=skipped)] if skipped else NOTHING
+
+    def abort_bulk(self, ride: Ride, reason: str) -> Effects:
+        """A Spark job that sent for the flow has failed: nobody knows what of it was processed."""
+        if self.ride is ride:
+            self._fail(reason)
+        return NOTHING
+
+    def pass_over(self, first: Position, last: Position) -> Effects:
+        """The log does not hold these any more: the subscriber is told, and the flow goes on after them."""
+        if self.state is not OPEN or last <= self.sent:
+            return NOTHING
+        self.sent = last
+        self._lost = f"{first} to {last} were lost"
+        return [self._send("loss", first=pair(first), last=pair(last)), self._report()]
+
+    def go_back(self, first: Position, last: Position, floor: Position) -> Effects:
+        """The datastore was restored from an older copy: these are lost, and the flow begins again at `floor`.
+
+        In ZooKeeper the datamarker is the old one until the next is acknowledged.
+        """
+        if self.state is not OPEN or self.sent < first:
+            return NOTHING
+        self._lost = f"{first} to {last} were lost when the log was restored"
+        effects: Effects = [self._send("loss", first=pair(first), last=pair(last)), self._report()]
+        self.marker, self._restored_in = floor, self.turn
+        self._fail(self._lost)
+        return effects
+
+    def park(self, reason: str) -> Effects:
+        """Leave the flow alone, which cannot go on: its datamarker goes back by an operator's word only."""
+        if self.state is not OPEN:
+            return NOTHING
+        self._park(reason)
+        return [self._report()]
+
+    # As time passes
+
+    def tick(self, *, holder_lives: bool, allowed: bool) -> Effects:
+        """Ask for an acknowledgement that is due, lose patience, and report what operators should know by now.
+
+        `allowed` says whether this process may believe that it owns the flow.
+        """
+        if self.ended:
+            return NOTHING
+        effects: list[Effect] = []
+        now = self._clock()
+        late = now - self._since > self.options.patience_s
+        due = allowed and not self._tokens and now - self._token_time >= self.options.token_interval_s
+        if self.state is OPEN:
+            if late:
+                self._failures = 0  # it has held for a while, though there was nothing to send
+            if self.leaving:
+                effects += self.move()  # it was being opened when it was to leave
+            elif due and self.sent > self.marker:
+                effects.append(self._token())
+        elif self.state in (OPENING, CLOSING, CLOSED_OFF):
+            # A flow that moves waits for a holder that lives, however slow it is: nobody else may process the shard.
+            waits = self.state is CLOSING and not self.leaving and holder_lives
+            if late and not waits:
+                self._fail(f"no answer while {self.state.value}")
+            elif self.state is CLOSING and due:
+                effects.append(self._token())  # ZooKeeper did not take the datamarker of the one before
+        if self.problem != self._reported:
+            effects.append(self._report())
+        return effects
+
+    # The steps of which these consist
+
+    def _enter(self, state: SessionState) -> None:
+        self.state = state
+        self._since = self._clock()
+        if state is not OPEN:
+            self.ride = None
+
+    def _send(self, kind: str, **more: object) -> Send:
+        assert self.connection is not None  # there is one in every state but IDLE
+        return Send(self.connection, flow_message(kind, self.flow, self.era, **more))
+
+    def _token(self) -> Send:
+        self._tokens.append(self.sent)
+        self._token_time = self._clock()
+        return self._send("token", position=pair(self.sent))
+
+    def _report(self) -> WriteHolder:
+        self._reported = self.problem
+        record: dict[str, Any] = {"id": self.holder, "epoch": self.epoch}
+        if self._reported:
+            record["parked" if self.state is PARKED else "trouble"] = self._reported
+        if self._lost:
+            record["lost"] = self._lost
+        return WriteHolder(record)
+
+    def _opened(self) -> Effects:
+        self._enter(OPEN)
+        self._bound = True
+        self._token_time = self._clock()
+        skipped, self._skipped = self._skipped, 0
+        return [self._send("skipped", count=skipped)] if skipped else NOTHING
+
+    def _acknowledged(self, position: Position) -> WriteMarker:
+        if not self._tokens or position != self._tokens[0]:
+            raise ValueError(f"flow {self.flow}: it acknowledges what it was not asked")
+        # Our own position, and not the one that came: equal is not the same, as in 7 and 7.0.
+        return WriteMarker(self.era, self._tokens.popleft())
+
+    def _processed(self, position: Position) -> None:
+        if position > self.sent:
+            raise ValueError(f"flow {self.flow}: it says that it did what it was not sent")
+        self._free(position)
+
+    def _free(self, upto: Position) -> None:
+        while self._in_flight and self._in_flight[0][0] <= upto:
+            self.bytes_in_flight -= self._in_flight.popleft()[1]
+
+    def _park(self, reason: str) -> None:
+        self._reason = reason[:REASON_CHARACTERS]
+        self._enter(PARKED)
+
+    def _close_off(self) -> Effects:
+        self._enter(CLOSED_OFF)
+        return [self._send("close")]
+
+    def _fail(self, reason: str) -> None:
+        """Give up this turn, for another one later."""
+        self._reason = reason[:REASON_CHARACTERS]
+        if not self._failures:
+            self._failing_since = self._clock()
+        self._failures += 1
+        self._reset()
+
+    def _reset(self) -> None:
+        """The turn is over, and with it all that was not acknowledged."""
         self.connection = None
         self.sent = self.marker
-        self.tokens.clear()
-        self.caravan = None
-        self.in_flight.clear()
+        self._tokens.clear()
+        self._in_flight.clear()
         self.bytes_in_flight = 0
-        self.enter(State.IDLE)
-
-    def done(self, position: Position) -> bool:
-        """The subscriber has processed all up to here; False if it was not sent that."""
-        if position > self.sent:
-            return False
-        while self.in_flight and self.in_flight[0][0] <= position:
-            self.bytes_in_flight -= self.in_flight.popleft()[1]
-        return True
-
-    def send_token(self) -> None:
-        """Ask for an acknowledgement of all that was sent."""
-        assert self.connection is not None
-        self.tokens.append(self.sent)
-        self.token_time = time.monotonic()
-        self.connection.send(self.message("token", position=[self.sent.seq, self.sent.index]))
-
-    def send_loss(self, first: Position, last: Position) -> None:
-        """Tell the subscriber that the log does not hold these updates."""
-        assert self.connection is not None
-        self.connection.send(self.message("loss", first=[first.seq, first.index], last=[last.seq, last.index]))
+        self._enter(IDLE)

@@ -1,7 +1,8 @@
 """The publisher: owns flows, and has each sent to the subscriber that holds it.
 
 One thread compares the plan with what this publisher does, and takes and releases flows. A `Pump` for each stream does
-the sending; `Placement` finds the subscribers and speaks with them.
+the sending; `Assignment` finds the subscribers and speaks with them. A `FlowSession` knows how each flow stands, and
+the `Outbox` does what sessions ask for.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from tidings.errors import CoordinationUnavailable, PublisherExists, TidingsErro
 from tidings.flows import Flow
 from tidings.logs import Log, open_log
 from tidings.positions import Position, Positions
-from tidings.publisher.assignment import Placement
+from tidings.publisher.assignment import Assignment
 from tidings.publisher.bulk import send_in_bulk
-from tidings.publisher.flow_session import Sending
+from tidings.publisher.flow_session import FlowSession, SessionOptions
+from tidings.publisher.outbox import Outbox
 from tidings.publisher.ownership import Ownership, Taken, Wanted
 from tidings.publisher.plan import Plan, read_plan, starting_position
 from tidings.publisher.pump import BULK_ROWS, Pump
@@ -43,8 +45,8 @@ from tidings.wire.security import OPEN, Security
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-AT_ONCE = 500  # flows that are taken together
-PLAN_AT_LEAST = 5.0  # seconds between two looks at everything, though nothing seems to have changed
+TAKEN_TOGETHER = 500  # flows
+PLAN_INTERVAL_S = 5.0  # between two looks at everything, though nothing seems to have changed
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +86,7 @@ class Publisher:
         self._replica = None if replica is None else check_name("a replica", replica)
         self._spark = spark
         self._bulk_rows = bulk_rows
-        self._window = window_bytes
+        self._options = SessionOptions(window_bytes, patience, token_interval)
         self._security = security
         self._ownership = Ownership(coordination, self.name)
         self._changed = threading.Event()
@@ -101,16 +103,17 @@ class Publisher:
         self._membership = Membership(self._view, coordination, ("publishers", self.name), taken)
         self._membership.join(self._record)
         self._lease = Lease(coordination)
-        self._placement = Placement(
+        self._outbox = Outbox(self._ownership)
+        self._assignment = Assignment(
             self.name,
             self._view,
             self._ownership,
+            self._outbox,
             self._pumps.running,
             self.may_send,
             self._changed.set,
             security=security,
-            patience=patience,
-            token_interval=token_interval,
+            options=self._options,
         )
         self._oversight = Oversight(
             coordination,
@@ -126,7 +129,7 @@ class Publisher:
     @property
     def flows(self) -> list[Flow]:
         """The flows that this publisher owns now."""
-        return sorted(sending.flow for sending in self._placement.sendings())
+        return sorted(session.flow for session in self._assignment.sessions())
 
     def run(self) -> None:
         """Wait until the publisher is closed."""
@@ -148,12 +151,13 @@ class Publisher:
         self._coordination.client.remove_listener(self._on_state)
         self._oversight.close()
         self._pumps.close()
-        self._placement.close()
+        self._outbox.close()
+        self._assignment.hang_up()
         if self._coordination.client.connected:  # else what is left goes with the session
             with contextlib.suppress(TidingsError):
                 self._release_given_up()
-                for sending in self._placement.sendings():
-                    self._ownership.release(sending.flow, sending.epoch)
+                for session in self._assignment.sessions():
+                    self._ownership.release(session.flow, session.epoch)
         self._membership.leave()
         self._lease.close()
 
@@ -194,14 +198,14 @@ class Publisher:
                     continue
                 begun = time.monotonic()
                 self._stale |= self._pumps.broken
-                replan = self._stale or begun - planned > PLAN_AT_LEAST
+                replan = self._stale or begun - planned > PLAN_INTERVAL_S
                 if replan:
                     self._stale, planned = False, begun
                     if not self._reconcile():
                         self._stale = True
                 for application, flows in self._plan.flows.items():
                     self._place(application, flows, replan)
-                self._placement.advance()
+                self._assignment.advance()
                 self._closed.wait(time.monotonic() - begun)  # with very many flows, leave half of the time to sending
             except TidingsError as error:
                 self._stale = True
@@ -213,7 +217,7 @@ class Publisher:
 
     def _place(self, application: Application, flows: list[Flow], replan: bool) -> None:
         try:
-            self._placement.place(application, flows, replan=replan)
+            self._assignment.place(application, flows, replan=replan)
         except CoordinationUnavailable:
             raise
         except Exception:  # a balancer may be anybody's: the other applications go on
@@ -221,10 +225,10 @@ class Publisher:
 
     def _start_afresh(self) -> None:
         """The session was lost, and with it all that we owned."""
-        for sending in list(self._placement.sendings()):
-            self._placement.forget(sending)
+        for session in list(self._assignment.sessions()):
+            self._outbox.end(session)
         self._given_up.clear()
-        self._placement.hang_up()
+        self._assignment.hang_up()
         self._membership.lost()
         self._view.forget()
         self._coordination.ping()
@@ -240,19 +244,22 @@ class Publisher:
         self._pumps.open({flow.stream for flow in mine}, readable)
         self._release_given_up()
         self._membership.keep(self._record)  # so that others learn at once what cannot be read here
-        owned = {sending.flow: sending for sending in self._placement.sendings()}
-        for flow, sending in owned.items():
+        owned = {session.flow: session for session in self._assignment.sessions()}
+        for flow, session in owned.items():
             if flow.application not in plan.applications:
-                self._placement.forget(sending)
+                self._outbox.end(session)
             elif flow not in mine:
-                self._placement.leave(sending)
+                self._assignment.leave(session)
             else:
-                self._update(sending, plan.applications[flow.application])
+                with session.lock:
+                    self._outbox.carry_out(session, session.redefine(plan.applications[flow.application]))
         wanted = [flow for flow in mine if flow not in owned and flow.stream in self._pumps.running]
         self._view.fill([(*flow.place, "owner") for flow in wanted])
         # One that has an owner is looked at again when that is gone, which the view tells.
         free = [flow for flow in wanted if self._view.value(*flow.place, "owner") is None]
-        whole = [self._take(free[at : at + AT_ONCE], plan.applications) for at in range(0, len(free), AT_ONCE)]
+        whole = [
+            self._take(free[at : at + TAKEN_TOGETHER], plan.applications) for at in range(0, len(free), TAKEN_TOGETHER)
+        ]
         return all(whole) and not self._pumps.unreadable
 
     def _reads(self, stream: StreamDefinition) -> bool:
@@ -296,25 +303,25 @@ class Publisher:
 
     def _own(self, flow: Flow, taken: Taken, application: Application) -> None:
         pump = self._pumps.running[flow.stream]
-        sending = Sending(pump.lock, flow, taken.epoch, application, application.parsed_filter(), taken.position)
-        sending.subscriber = taken.holder
-        sending.bound = taken.holder is not None
+        skipped = 0
         if application.mode == "realtime" and taken.before is not None:
-            sending.passed_over = max(0, taken.position.seq - taken.before.seq)
-        with pump.lock:
-            pump.flows[flow] = sending
+            skipped = max(0, taken.position.seq - taken.before.seq)
+        session = FlowSession(
+            flow,
+            taken.epoch,
+            application,
+            taken.position,
+            pump.lock,
+            self._options,
+            holder=taken.holder,
+            skipped=skipped,
+        )
+        pump.add(session)
         logger.info("publisher %s owns %s, epoch %d, from %s", self.name, flow, taken.epoch, taken.position)
 
-    def _update(self, sending: Sending, application: Application) -> None:
-        if sending.application != application:
-            with sending.lock:
-                sending.application = application
-                sending.filter = application.parsed_filter()
-            self._placement.unpark(sending)
-
-    def _give_up(self, sending: Sending) -> None:
-        self._placement.forget(sending)
-        self._given_up[sending.flow] = sending.epoch
+    def _give_up(self, session: FlowSession) -> None:
+        self._outbox.end(session)
+        self._given_up[session.flow] = session.epoch
 
     def _release_given_up(self) -> None:
         """Let others have the flows that we do not send any more; what fails is tried again."""
@@ -327,15 +334,14 @@ class Publisher:
             stream,
             open_log(stream),
             self.may_send,
-            self._placement.tell,
-            window_bytes=self._window,
+            self._outbox,
             bulk=self._send_in_bulk if self._spark else None,
             bulk_rows=self._bulk_rows,
         )
         self._oversight.hear(pump)  # before it reads
         return pump
 
-    def _send_in_bulk(self, log: Log, after: Positions, upto: Positions, group: list[Sending]) -> None:
+    def _send_in_bulk(self, log: Log, after: Positions, upto: Positions, group: list[FlowSession]) -> None:
         spark = self._spark() if callable(self._spark) else self._spark
         assert spark is not None
         send_in_bulk(spark, log, after, upto, group, self._security)

@@ -21,20 +21,22 @@ from tidings.logs import Log, TailedLog
 from tidings.positions import Position, Positions
 from tidings.publisher.allocation import Allocation
 from tidings.publisher.caravans import Caravan
-from tidings.publisher.data_loss import Losses
-from tidings.publisher.flow_session import Sending, State
-from tidings.publisher.read_batch import Rows, Step, fresh, messages
+from tidings.publisher.data_loss import DataLoss
+from tidings.publisher.flow_session import FlowSession, Ride
+from tidings.publisher.outbox import Outbox
+from tidings.publisher.read_batch import Part, ReadBatch, Rows, fresh, messages
 from tidings.streams import StreamDefinition
 from tidings.wire.connection import Connection
 
-STEP_ROWS = 50_000
+READ_ROWS = 50_000
 BULK_ROWS = 1_000_000  # a backlog that is worth a Spark job
-BULK_LIMIT = 5_000_000  # rows in one
-IDLE_WAIT = 0.005
-RETRY = 1.0  # seconds after which a log is tried again that could not be read
+BULK_LIMIT_ROWS = 5_000_000  # in one job
+IDLE_WAIT_S = 0.005
+RETRY_S = 1.0  # after which a log is tried again that could not be read
 
 logger = logging.getLogger(__name__)
-Bulk = Callable[[Log, Positions, Positions, "list[Sending]"], None]
+Rides = dict[FlowSession, Ride]
+Bulk = Callable[[Log, Positions, Positions, "list[FlowSession]"], None]
 """Sends what lies between two positions to flows, and returns when it is processed."""
 
 
@@ -46,23 +48,22 @@ class Pump:
         stream: StreamDefinition,
         log: Log,
         may_send: Callable[[], bool],
-        tell: Callable[[Sending], None],
+        outbox: Outbox,
         *,
-        window_bytes: int,
-        step_rows: int = STEP_ROWS,
+        read_rows: int = READ_ROWS,
         bulk: Bulk | None = None,
         bulk_rows: int = BULK_ROWS,
     ) -> None:
         self.stream = stream
         self.lock = threading.RLock()
-        self.flows: dict[Flow, Sending] = {}
+        self.flows: dict[Flow, FlowSession] = {}
         self.bytes_read = self.bytes_sent = 0
         self._log = log
         self._tailed = isinstance(log, TailedLog)
         self._may_send = may_send
-        self._losses = Losses(log, tell)
-        self._window = window_bytes
-        self._step_rows = step_rows
+        self._outbox = outbox
+        self._data_loss = DataLoss(log, outbox)
+        self._read_rows = read_rows
         self._bulk = bulk if not self._tailed else None
         self._bulk_rows = bulk_rows
         self._trouble: tuple[float, str] | None = None
@@ -72,7 +73,6 @@ class Pump:
             log,
             self.flows,
             self.lock,
-            window_bytes=window_bytes,
             run=self._run,
             on_trouble=self._note_trouble,
         )
@@ -81,6 +81,18 @@ class Pump:
     def log(self) -> Log:
         """The log that is read."""
         return self._log
+
+    def sessions(self) -> list[FlowSession]:
+        """The flows that are being sent; those whose ownership has ended are left behind."""
+        with self.lock:
+            for one in [one for one in self.flows.values() if one.ended]:
+                del self.flows[one.flow]
+            return list(self.flows.values())
+
+    def add(self, session: FlowSession) -> None:
+        """Send one more flow."""
+        with self.lock:
+            self.flows[session.flow] = session
 
     def close(self) -> None:
         """Stop all caravans."""
@@ -107,13 +119,13 @@ class Pump:
                 except TidingsError as error:
                     self._note_trouble(error)
                     busy = False
-                    self._stopped.wait(RETRY)
+                    self._stopped.wait(RETRY_S)
                 except Exception:
                     logger.exception("a caravan failed, and tries again")
                     busy = False
-                    self._stopped.wait(RETRY)
+                    self._stopped.wait(RETRY_S)
                 if not busy:
-                    self._stopped.wait(IDLE_WAIT)
+                    self._stopped.wait(IDLE_WAIT_S)
         finally:
             caravan.reader.close()
 
@@ -124,119 +136,110 @@ class Pump:
             return False
         caravan.idle_at = None if self._tailed else bounds
         with self.lock:
-            riding = [one for one in self.flows.values() if one.caravan is caravan and one.state is State.OPEN]
-            for one in riding:
-                if caravan.passed(one):  # it went back to its datamarker, or was left out of a read
-                    one.caravan = None
-            riding = [one for one in riding if one.caravan is caravan]
-        if not riding:
+            for one in self.flows.values():
+                if one.caravan is caravan and caravan.passed(one):  # it went back to its datamarker
+                    one.alight()
+            rides = {one: one.ride for one in self.flows.values() if one.ride and one.ride.caravan is caravan}
+        if not rides:
             return False
-        large = (
-            self._bulk is not None
-            and sum(bounds[one.flow.shard].head.seq - one.sent.seq for one in riding) >= self._bulk_rows
-        )
-        busy = self._send_in_bulk(caravan, riding) if large else self._read_and_send(caravan, riding)
+        behind = sum(bounds[one.shard].head.seq - one.sent.seq for one in rides)
+        large = self._bulk is not None and behind >= self._bulk_rows
+        busy = self._send_in_bulk(caravan, rides) if large else self._read_and_send(caravan, rides)
         if busy:
             caravan.idle_at = None
         return busy
 
-    def _read_and_send(self, caravan: Caravan, riding: list[Sending]) -> bool:
-        stands = self._stands(riding)
+    def _read_and_send(self, caravan: Caravan, rides: Rides) -> bool:
         try:
-            rows, upto = caravan.reader.read(Positions(stands), self._step_rows)
+            rows, upto = caravan.reader.read(Positions(self._stands(rides)), self._read_rows)
         except LogRestored as error:
             if self.stream.replicas:
                 raise  # this one is not as far yet as the one that was read before
-            self._losses.restored(riding, error.lost)
+            self._data_loss.restored(rides, error.lost)
             return True
         except PositionsLost as error:
-            self._losses.truncated(riding, error.lost)
+            self._data_loss.truncated(rides, error.lost)
             return True
         self._trouble = None
         with self.lock:
             self.bytes_read += rows.nbytes
         self.allocation.count(caravan, len(rows), rows.nbytes)
-        served = {one: (one.turn, stands[one.flow.shard]) for one in riding}
-        for step in Step.split(rows) if len(rows) else ():
-            self._send(step, caravan, served)
+        for batch in ReadBatch.split(rows) if len(rows) else ():
+            self._send(batch, rides)
         with self.lock:
-            for one, (turn, sent) in served.items():
-                if one.caravan is caravan and one.state is State.OPEN and one.turn == turn and one.sent >= sent:
-                    one.sent = max(one.sent, upto[one.flow.shard])
+            for one, ride in rides.items():
+                if one.ride is ride:
+                    one.advance(upto[one.shard])
             caravan.at |= upto
         return len(rows) > 0
 
-    def _stands(self, riding: Iterable[Sending]) -> dict[int, Position]:
+    def _stands(self, sessions: Iterable[FlowSession]) -> dict[int, Position]:
         """The place in each shard from which its flows are to be served."""
         stands: dict[int, Position] = {}
         with self.lock:
-            for one in riding:
-                stands[one.flow.shard] = min(stands.get(one.flow.shard, one.sent), one.sent)
+            for one in sessions:
+                stands[one.shard] = min(stands.get(one.shard, one.sent), one.sent)
         return stands
 
-    def _send_in_bulk(self, caravan: Caravan, group: list[Sending]) -> bool:
+    def _send_in_bulk(self, caravan: Caravan, rides: Rides) -> bool:
         """Let Spark's executors send; what they do not manage is sent again from the datamarkers."""
         with self.lock:
-            group = [
-                one
-                for one in group
-                if one.caravan is caravan and not one.in_flight and one.application.mode == "reliable"
-            ]
-            begun = [(one, one.turn, one.sent) for one in group]
+            group = {
+                one: ride
+                for one, ride in rides.items()
+                if one.ride is ride and one.drained and one.application.mode == "reliable"
+            }
             caravan.bulk = bool(group)
         if not group:
             return False
         try:
-            return self._sent_in_bulk(begun)
+            self._run_bulk_job(group)
         finally:
             caravan.bulk = False
+        return True
 
-    def _sent_in_bulk(self, begun: list[tuple[Sending, int, Position]]) -> bool:
+    def _run_bulk_job(self, group: Rides) -> None:
         assert self._bulk is not None
-        group = [one for one, _, _ in begun]
         after = self._only(self._stands(group))
-        upto = self._log.reach(after, BULK_LIMIT)
+        upto = self._log.reach(after, BULK_LIMIT_ROWS)
         try:
-            self._bulk(self._log, after, upto, group)
+            self._bulk(self._log, after, upto, list(group))
         except DeliveryFailed as error:
             logger.warning("%s", error)
             with self.lock:
-                for one, turn, _ in begun:
-                    if one.turn == turn and one.state is State.OPEN:
-                        one.fail(str(error))
-            return True
+                for one, ride in group.items():
+                    self._outbox.carry_out(one, one.abort_bulk(ride, str(error)))
+            return
         with self.lock:
-            for one, turn, sent in begun:
-                if (one.turn, one.sent) == (turn, sent) and one.state is State.OPEN:
-                    one.sent = max(sent, upto[one.flow.shard])
-        return True
+            for one, ride in group.items():
+                if one.ride is ride:
+                    one.advance(upto[one.shard])
 
     def _only(self, stands: dict[int, Position]) -> Positions:
         """Positions from which a read gives rows of these shards, and of no other."""
         heads = {shard: bounds.head for shard, bounds in self._log.bounds().items() if shard not in stands}
         return Positions({**heads, **stands})
 
-    def _send(self, step: Step, caravan: Caravan, served: dict[Sending, tuple[int, Position]]) -> None:
-        """Send each flow what it wants of a part of a read. One that cannot be served rides no more.
+    def _send(self, batch: ReadBatch, rides: Rides) -> None:
+        """Send each flow what it wants of a part of a read.
 
-        `served` says in which turn each flow began to be served, and up to where it was; who is left out leaves it.
+        Who cannot be served is left out of `rides`: it does not get what comes later in this read either, even if it
+        gets on again.
         """
         chosen: dict[Application, Rows] = {}
-        for one in served:
+        for one in rides:
             if one.application not in chosen:
-                chosen[one.application] = np.flatnonzero(one.filter.mask(step.rows).to_numpy(zero_copy_only=False))
-        young = {app: fresh(step, app) for app in chosen if app.mode == "realtime"}
+                chosen[one.application] = np.flatnonzero(one.filter.mask(batch.rows).to_numpy(zero_copy_only=False))
+        young = {app: fresh(batch, app) for app in chosen if app.mode == "realtime"}
         with self.lock:
-            outgoing: dict[Connection, list[tuple[Sending, Rows]]] = defaultdict(list)
-            for one, (turn, sent) in list(served.items()):
-                start, end = step.after(one.flow.shard, one.sent)
-                full = one.bytes_in_flight >= self._window and start < end
-                # While the log was read the flow may have gone back to its datamarker, or got another filter.
-                changed = one.turn != turn or one.sent < sent or one.application not in chosen
-                if one.caravan is caravan and (full or changed or not self._may_send()):
-                    one.caravan = None
-                if one.caravan is not caravan or one.state is not State.OPEN or one.connection is None:
-                    del served[one]  # nor does it get what comes later in this read, even if it gets on again
+            outgoing: dict[Connection, list[Part]] = defaultdict(list)
+            skipped: dict[FlowSession, int] = {}
+            passed: list[Part] = []
+            allowed = self._may_send()
+            for one, ride in list(rides.items()):
+                start, end = batch.after(one.shard, one.sent)
+                if not one.serves(ride, more=start < end, allowed=allowed) or one.connection is None:
+                    del rides[one]
                     continue
                 if start == end:
                     continue
@@ -244,17 +247,18 @@ class Pump:
                 wanted = matching[np.searchsorted(matching, start) : np.searchsorted(matching, end)]
                 if one.application in young:
                     kept = wanted[young[one.application][wanted]]
-                    if len(kept) < len(wanted):
-                        one.connection.send(one.message("skipped", count=len(wanted) - len(kept)))
+                    skipped[one] = len(wanted) - len(kept)
                     wanted = kept
-                one.sent = step.position(end - 1)
-                served[one] = (turn, one.sent)
+                part = Part(one, wanted, batch.position(end - 1))
+                passed.append(part)
                 if len(wanted):
-                    size = int(len(wanted) * step.row_bytes)
-                    one.in_flight.append((one.sent, size))
-                    one.bytes_in_flight += size
-                    self.bytes_sent += size
-                    outgoing[one.connection].append((one, wanted))
-            for connection, parts in outgoing.items():
-                for message, rows in messages(step, parts):
+                    outgoing[one.connection].append(part)
+            ready = [(to, list(messages(batch, parts))) for to, parts in outgoing.items()]
+            # All is built by now: a flow that was advanced for rows which could not be sent would lose them.
+            for one, wanted, upto in passed:
+                size = int(len(wanted) * batch.row_bytes)
+                self.bytes_sent += size
+                self._outbox.carry_out(one, one.advance(upto, size, skipped.get(one, 0)))
+            for connection, built in ready:
+                for message, rows in built:
                     connection.send(message, rows)

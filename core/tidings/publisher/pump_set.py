@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Mapping, Set
 
 from tidings.errors import TidingsError
-from tidings.publisher.flow_session import Sending
-from tidings.publisher.pump import RETRY, Pump
+from tidings.publisher.flow_session import FlowSession
+from tidings.publisher.pump import RETRY_S, Pump
 from tidings.streams import StreamDefinition
 
 logger = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ class Pumps:
     """
 
     def __init__(
-        self, make: Callable[[StreamDefinition], Pump], release: Callable[[Sending], None], patience: float
+        self, make: Callable[[StreamDefinition], Pump], release: Callable[[FlowSession], None], patience: float
     ) -> None:
         self.running: dict[str, Pump] = {}
         """The pumps, by stream."""
@@ -55,7 +55,7 @@ class Pumps:
         self._unreadable = {name: reason for name, reason in self._unreadable.items() if name in defined}
         if self._unreadable and time.monotonic() >= self._retry:
             # Others may read them meanwhile, if they are at a replica.
-            self._retry = time.monotonic() + RETRY
+            self._retry = time.monotonic() + RETRY_S
             wanted = wanted | self._unreadable.keys()
         for name in wanted - self.running.keys():
             try:
@@ -76,8 +76,8 @@ class Pumps:
 
     def _close(self, stream: str) -> None:
         pump = self.running.pop(stream)
-        for sending in list(pump.flows.values()):
-            self._release(sending)
+        for session in pump.sessions():
+            self._release(session)
         pump.close()
 
     def _note_unreadable(self, stream: str, reason: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +14,17 @@ import pyarrow.compute as pc
 
 from tidings.applications import Application
 from tidings.positions import Position
-from tidings.publisher.flow_session import Sending
+from tidings.publisher.flow_session import FlowSession
+from tidings.wire.protocol import Message, pair
 
 MESSAGE_BYTES = 4 * 2**20
-LARGE_BATCH = 4096  # rows; smaller ones are gathered before they are sent
+LARGE_BATCH_ROWS = 4096  # smaller ones are gathered before they are sent
 
 Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Step:
+class ReadBatch:
     """Rows of one read, or a part of them, in the order of their shards."""
 
     rows: pa.Table
@@ -32,16 +34,16 @@ class Step:
     row_bytes: float
 
     @classmethod
-    def split(cls, rows: pa.Table) -> Iterator[Step]:
+    def split(cls, rows: pa.Table) -> Iterator[ReadBatch]:
         """The rows of one read. A log that keeps its rows in the order of their shards has them sent without a copy."""
         batches = rows.to_batches()
-        if len(rows) < LARGE_BATCH * len(batches):
+        if len(rows) < LARGE_BATCH_ROWS * len(batches):
             yield cls.of(rows)
         else:
             yield from (cls.of(pa.Table.from_batches([batch])) for batch in batches)
 
     @classmethod
-    def of(cls, rows: pa.Table) -> Step:
+    def of(cls, rows: pa.Table) -> ReadBatch:
         """The rows, brought into order."""
         shards = rows["shard"].to_numpy()
         if np.any(np.diff(shards) < 0):
@@ -63,46 +65,49 @@ class Step:
         """The position of a row."""
         return Position(int(self.seqs[row]), int(self.indexes[row]))
 
-    def ends(self) -> dict[int, Position]:
-        """The last position of each shard."""
-        last = np.flatnonzero(np.diff(self.shards, append=-1))
-        return {int(self.shards[row]): self.position(int(row)) for row in last}
 
-
-def fresh(step: Step, application: Application) -> npt.NDArray[np.bool_]:
+def fresh(batch: ReadBatch, application: Application) -> npt.NDArray[np.bool_]:
     """Which rows are young enough for a realtime application."""
     if application.max_age is None:
-        return np.ones(len(step.rows), bool)
+        return np.ones(len(batch.rows), bool)
     oldest = dt.datetime.now(dt.UTC) - dt.timedelta(seconds=application.max_age)
-    young = pc.fill_null(pc.greater_equal(step.rows["time"], pa.scalar(oldest, pa.timestamp("us", "UTC"))), True)
+    young = pc.fill_null(pc.greater_equal(batch.rows["time"], pa.scalar(oldest, pa.timestamp("us", "UTC"))), True)
     mask: npt.NDArray[np.bool_] = young.to_numpy()
     return mask
 
 
-def messages(step: Step, parts: list[tuple[Sending, Rows]]) -> Iterator[tuple[dict[str, object], pa.RecordBatch]]:
-    """Batches of a size that travels well: each with rows of one flow or several, one after the other."""
-    most = max(1, int(MESSAGE_BYTES / max(1.0, step.row_bytes)))
-    gathered: list[tuple[Sending, Rows, Position]] = []
+class Part(NamedTuple):
+    """The rows of a batch that a flow gets, and the position at which it stands once it has them."""
+
+    session: FlowSession
+    rows: Rows
+    upto: Position
+
+
+def messages(batch: ReadBatch, parts: Sequence[Part]) -> Iterator[tuple[Message, pa.RecordBatch]]:
+    """Messages of a size that travels well: each with rows of one flow or several, one after the other."""
+    most = max(1, int(MESSAGE_BYTES / max(1.0, batch.row_bytes)))
+    gathered: list[Part] = []
     count = 0
-    for one, rows in parts:
+    for session, rows, upto in parts:
         for start in range(0, len(rows), most):
             piece = rows[start : start + most]
             last = start + most >= len(rows)
-            gathered.append((one, piece, one.sent if last else step.position(int(piece[-1]))))
+            gathered.append(Part(session, piece, upto if last else batch.position(int(piece[-1]))))
             count += len(piece)
             if count >= most:
-                yield _message(step, gathered)
+                yield _message(batch, gathered)
                 gathered, count = [], 0
     if gathered:
-        yield _message(step, gathered)
+        yield _message(batch, gathered)
 
 
-def _message(step: Step, parts: list[tuple[Sending, Rows, Position]]) -> tuple[dict[str, object], pa.RecordBatch]:
-    indices = np.concatenate([rows for _, rows, _ in parts])
+def _message(batch: ReadBatch, parts: Sequence[Part]) -> tuple[Message, pa.RecordBatch]:
+    indices = np.concatenate([part.rows for part in parts])
     first, count = int(indices[0]), len(indices)
     if int(indices[-1]) - first + 1 == count and bool(np.all(np.diff(indices) == 1)):
-        table = step.rows.slice(first, count)  # nothing is copied
+        table = batch.rows.slice(first, count)  # nothing is copied
     else:
-        table = step.rows.take(indices).combine_chunks()
-    about = [[one.flow.shard, one.epoch, one.turn, len(rows), upto.seq, upto.index] for one, rows, upto in parts]
-    return {"t": "batch", "stream": parts[0][0].flow.stream, "parts": about}, table.to_batches()[0]
+        table = batch.rows.take(indices).combine_chunks()
+    about = [[one.shard, *one.era, len(rows), *pair(upto)] for one, rows, upto in parts]
+    return {"t": "batch", "stream": parts[0].session.flow.stream, "parts": about}, table.to_batches()[0]

@@ -32,8 +32,8 @@ from tidings.flows import Flow
 from tidings.handlers import Caller
 from tidings.subscriber.load import Peer, Weighing
 from tidings.subscriber.server import Reply, Server
-from tidings.subscriber.workers import Era, Held, Processing, about
-from tidings.wire.protocol import Message
+from tidings.subscriber.workers import Held, Processing
+from tidings.wire.protocol import Era, Message, era_of, flow_message
 from tidings.wire.security import OPEN, Security
 
 logger = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ class Subscriber:
 
     def _ask_who_holds(self, stream: str, message: Message, reply: Reply) -> None:
         """Open a flow once ZooKeeper has said who holds it; others may be asked for meanwhile."""
-        flow, era = Flow(self.application, stream, int(message["shard"])), _era(message)
+        flow, era = Flow(self.application, stream, int(message["shard"])), era_of(message)
         path = self._coordination.path(*flow.place, "subscriber")
 
         def answered(asked: Any) -> None:
@@ -246,7 +246,7 @@ class Subscriber:
                 with self._coordination.speaking(), contextlib.suppress(NoNodeError):
                     holder = decode(path, asked.get()[0])
             except TidingsError as error:
-                reply({"t": "refused", **about(flow, era), "reason": str(error)})
+                reply(flow_message("refused", flow, era, reason=str(error)))
             else:
                 self._open(flow, era, message, reply, holder)
 
@@ -256,8 +256,8 @@ class Subscriber:
         with self._processing.lock:
             held = self._held.setdefault((flow.stream, flow.shard), Held(flow))
             if era <= held.era:
-                problem = f"the flow's epoch is {held.era[0]} already"
-            elif holder is None or holder["id"] != self.id or holder["epoch"] != era[0]:
+                problem = f"the flow's epoch is {held.era.epoch} already"
+            elif holder is None or holder["id"] != self.id or holder["epoch"] != era.epoch:
                 problem = "ZooKeeper does not name this subscriber for that epoch"
             elif self._closed.is_set():
                 problem = "the subscriber is closing"
@@ -266,15 +266,15 @@ class Subscriber:
                 held.era, held.reply, held.open, held.parked, held.attended = era, reply, True, False, True
                 held.todo.clear()
         if problem is not None:
-            reply({"t": "refused", **about(flow, era), "reason": problem})
+            reply(flow_message("refused", flow, era, reason=problem))
             return
         self._enqueue(flow.stream, message, None, reply)
-        if not reply({"t": "opened", **about(flow, era)}):
+        if not reply(flow_message("opened", flow, era)):
             self.hung_up(reply)  # which was not known yet to have this flow
         self._changed.set()
 
     def _enqueue(self, stream: str, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
-        shard, era = int(message["shard"]), _era(message)
+        shard, era = int(message["shard"]), era_of(message)
         with self._processing.lock:
             held = self._held.get((stream, shard))
             if message["t"] == "close":
@@ -285,8 +285,4 @@ class Subscriber:
                 self._processing.add(held, era, message, rows, reply)
                 return
         reason = "that epoch is over" if held is not None else "the flow is not open"
-        reply({"t": "refused", **about(Flow(self.application, stream, shard), era), "reason": reason})
-
-
-def _era(message: Message) -> Era:
-    return int(message["epoch"]), int(message["turn"])
+        reply(flow_message("refused", Flow(self.application, stream, shard), era, reason=reason))

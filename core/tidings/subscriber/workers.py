@@ -24,16 +24,11 @@ from tidings.positions import Position
 from tidings.subscriber.load import Meter
 from tidings.subscriber.server import Reply
 from tidings.updates import to_updates
-from tidings.wire.protocol import Message
+from tidings.wire.protocol import NO_ERA, Era, Message, flow_message
 
 TURN = 0.05  # seconds that a flow may keep a worker while other flows wait
 
 logger = logging.getLogger(__name__)
-
-Era = tuple[int, int]
-"""The owner's epoch, and how often it has opened the flow: what is said of another era is out of date."""
-
-NO_ERA: Era = (-1, 0)
 
 
 @dataclass
@@ -49,11 +44,6 @@ class Held:
     parked: bool = False
     attended: bool = False
     """Whether the exchange on which the flow was opened is still there."""
-
-
-def about(flow: Flow, era: Era) -> Message:
-    """What an answer says first: which flow, and which era of it."""
-    return {"stream": flow.stream, "shard": flow.shard, "epoch": era[0], "turn": era[1]}
 
 
 class Processing:
@@ -116,19 +106,19 @@ class Processing:
             self.meter.end()
 
     def _handle(self, held: Held, era: Era, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
-        flow, answer = held.flow, about(held.flow, era)
-        kind = message["t"]
+        flow, kind = held.flow, message["t"]
         position = Position(*message["position"]) if "position" in message else None
         if kind == "batch":
             assert rows is not None
             assert position is not None
             if not self._deliver(held, era, rows):
                 return
-            reply({"t": "done", **answer, "position": message["position"]})  # a large step has exchanges of its own
+            # On the exchange on which it came: a large step has exchanges of its own.
+            reply(flow_message("done", flow, era, position=message["position"]))
         elif kind == "token":
             assert position is not None
-            if self._call(held, era, "on_token", flow, Datamarker.now(position, era[0])):
-                held.reply({"t": "ack", **answer, "position": message["position"]})
+            if self._call(held, era, "on_token", flow, Datamarker.now(position, era.epoch)):
+                held.reply(flow_message("ack", flow, era, position=message["position"]))
         elif kind == "open":
             self._call(held, era, "on_shard_notice", flow)
         elif kind == "loss":
@@ -139,12 +129,12 @@ class Processing:
         elif kind == "close":
             if self._shut(held, era):
                 self._tell_closed(held, "the publisher closed it")
-            held.reply({"t": "closed", **answer})
+            held.reply(flow_message("closed", flow, era))
 
     def _deliver(self, held: Held, era: Era, rows: pa.RecordBatch) -> bool:
         """Hand rows to the handler, whole if it takes batches; False once it has failed at one of them too often."""
         if self._caller.takes_batches:
-            named = {"stream": held.flow.stream, "shard": str(held.flow.shard), "epoch": str(era[0])}
+            named = {"stream": held.flow.stream, "shard": str(held.flow.shard), "epoch": str(era.epoch)}
             return self._call(held, era, "on_batch", rows.replace_schema_metadata(named))
         return all(self._call(held, era, "on_update", update) for update in to_updates(rows))
 
@@ -171,7 +161,7 @@ class Processing:
             held.parked = True
             held.todo.clear()
         logger.error("flow %s is parked, and nothing more of it is processed here: %s", held.flow, reason)
-        held.reply({"t": "parked", **about(held.flow, era), "reason": reason[:500]})
+        held.reply(flow_message("parked", held.flow, era, reason=reason[:500]))
 
     def _shut(self, held: Held, era: Era | None = None) -> Era | None:
         """Do no more for a flow; the era that is over then, or None if the flow, or that era of it, is over already."""
@@ -191,7 +181,7 @@ class Processing:
             if held.era != era:
                 return  # opened again meanwhile: nobody waits for answers of that era
             reply = held.reply
-        reply({"t": "refused", **about(held.flow, era), "reason": reason})
+        reply(flow_message("refused", held.flow, era, reason=reason))
 
 
 class _Stale(Exception):

@@ -33,6 +33,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tidings.flows import Flow
+from tidings.positions import Position
 
 PROTOCOL = 1
 MAX_METADATA_BYTES = 2**20
@@ -73,6 +74,11 @@ def flow_message(kind: str, flow: Flow, era: Era, **more: Any) -> Message:
 def era_of(message: Message) -> Era:
     """The era that a message about a flow is of."""
     return Era(int(message["epoch"]), int(message["turn"]))
+
+
+def pair(position: Position) -> list[int]:
+    """A position as messages have it."""
+    return [position.seq, position.index]
 
 
 def encode(message: Message) -> pa.Buffer:

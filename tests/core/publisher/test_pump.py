@@ -11,24 +11,27 @@ import pyarrow as pa
 import pytest
 
 from tidings.applications import Application
+from tidings.cluster import Cluster
 from tidings.filters import EVERYTHING, Filter
 from tidings.filters.conditions import Terms
 from tidings.flows import Flow
 from tidings.logs import split_address
 from tidings.positions import START
-from tidings.publisher.flow_session import Sending, State
+from tidings.publisher.flow_session import FlowSession, SessionOptions
+from tidings.publisher.outbox import Outbox
+from tidings.publisher.ownership import Ownership
 from tidings.publisher.pump import Pump
-from tidings.publisher.read_batch import LARGE_BATCH
+from tidings.publisher.read_batch import LARGE_BATCH_ROWS
 from tidings.streams import StreamDefinition
 from tidings.testing import eventually, make_updates
 from tidings.wire.connection import Connection
-from tidings.wire.protocol import Message
+from tidings.wire.protocol import Message, flow_message, pair
 from tidings_connectors.delta.log import DeltaLog
 
-WINDOW = 10_000  # bytes; a part is more than that
+WINDOW_BYTES = 10_000  # a part is more than that
 PARTS = 3
-EVERY_SEQ = list(range(PARTS * LARGE_BATCH))
-FIRST_PART = EVERY_SEQ[:LARGE_BATCH]
+EVERY_SEQ = list(range(PARTS * LARGE_BATCH_ROWS))
+FIRST_PART = EVERY_SEQ[:LARGE_BATCH_ROWS]
 
 
 class Subscriber(Connection):
@@ -38,9 +41,19 @@ class Subscriber(Connection):
         self.seqs: list[int] = []
         self.busy = False
         flow = Flow(application, pump.stream.name, 0)
-        self.sending = Sending(pump.lock, flow, 1, Application(application, (flow.stream,)), chosen, START)
-        self.sending.connection = self
-        self.sending.enter(State.OPEN)
+        options = SessionOptions(window_bytes=WINDOW_BYTES)
+        self.session = FlowSession(flow, 1, Application(application, (flow.stream,)), START, pump.lock, options)
+        self.session.filter = chosen
+        self.open()
+
+    def open(self) -> None:
+        with self.session.lock:
+            self.session.open(self)
+            self.say("opened")
+
+    def say(self, kind: str, **more: object) -> None:
+        with self.session.lock:
+            self.session.answered(self, flow_message(kind, self.session.flow, self.session.era, **more))
 
     def send(self, message: Message, rows: pa.RecordBatch | None = None) -> None:
         if rows is not None:
@@ -49,8 +62,8 @@ class Subscriber(Connection):
             self.process()
 
     def process(self) -> None:
-        with self.sending.lock:
-            self.sending.done(self.sending.sent)
+        with self.session.lock:
+            self.say("done", position=pair(self.session.sent))
 
 
 @dataclass(frozen=True)
@@ -76,7 +89,8 @@ class Ride:
         # The gate is the last one's, so that it is passed when each application has been looked at.
         self.slow, self.fast = Subscriber(pump, "slow", EVERYTHING), Subscriber(pump, "fast", self._gate)
         with pump.lock:
-            pump.flows.update({one.sending.flow: one.sending for one in (self.slow, self.fast)})
+            for one in (self.slow, self.fast):
+                pump.add(one.session)
         self._await_gate()
 
     def next_part(self) -> None:
@@ -89,10 +103,10 @@ class Ride:
 
     def get_on_again(self) -> None:
         """Have the slow flow ride on the same caravan, although that is in the midst of a read."""
-        caravan = self.fast.sending.caravan
+        caravan = self.fast.session.caravan
         assert caravan is not None
         self._pump.allocation.wake()
-        eventually(lambda: self.slow.sending.caravan is caravan)
+        eventually(lambda: self.slow.session.caravan is caravan)
 
     def open(self) -> None:
         """Keep the caravan waiting no more."""
@@ -105,20 +119,22 @@ class Ride:
 
     def _finished(self) -> bool:
         with self._pump.lock:  # without it, what is about to be sent would count as sent
-            return all(one.sending.sent.seq == EVERY_SEQ[-1] for one in (self.slow, self.fast))
+            return all(one.session.sent.seq == EVERY_SEQ[-1] for one in (self.slow, self.fast))
 
 
 @pytest.fixture
-def ride(tmp_path: Path) -> Iterator[Ride]:
+def ride(cluster: Cluster, tmp_path: Path) -> Iterator[Ride]:
     stream = StreamDefinition("contacts", 1, f"delta:{tmp_path / 'contacts'}")
     log = DeltaLog.create(split_address(stream.log)[1], stream)
     for seed in range(PARTS):
-        log.append(make_updates(LARGE_BATCH, seed=seed))
-    pump = Pump(stream, log, lambda: True, lambda _: None, window_bytes=WINDOW)
+        log.append(make_updates(LARGE_BATCH_ROWS, seed=seed))
+    outbox = Outbox(Ownership(cluster.coordination, "here"))
+    pump = Pump(stream, log, lambda: True, outbox)
     ride = Ride(pump)
     yield ride
     ride.open()
     pump.close()
+    outbox.close()
 
 
 def test_a_flow_whose_window_was_full_for_a_part_of_a_read_is_not_sent_the_next_part(ride: Ride) -> None:
@@ -136,9 +152,8 @@ def test_a_flow_whose_window_was_full_for_a_part_of_a_read_is_not_sent_the_next_
 
 def test_a_flow_that_got_another_filter_during_a_part_of_a_read_is_not_sent_the_next_part(ride: Ride) -> None:
     ride.next_part()
-    with ride.slow.sending.lock:
-        ride.slow.sending.application = replace(ride.slow.sending.application, filter="kind = data")
-        ride.slow.sending.filter = ride.slow.sending.application.parsed_filter()
+    with ride.slow.session.lock:
+        ride.slow.session.redefine(replace(ride.slow.session.application, filter="kind = data"))
     ride.next_part()
     assert ride.slow.seqs == FIRST_PART
     ride.get_on_again()
@@ -149,11 +164,9 @@ def test_a_flow_that_got_another_filter_during_a_part_of_a_read_is_not_sent_the_
 
 def test_a_flow_that_was_opened_again_during_a_part_of_a_read_is_sent_all_from_its_datamarker(ride: Ride) -> None:
     ride.next_part()
-    with ride.slow.sending.lock:
-        ride.slow.sending.fail("the connection broke")
-        ride.slow.sending.connection = ride.slow
-        ride.slow.sending.turn += 1
-        ride.slow.sending.enter(State.OPEN)
+    with ride.slow.session.lock:
+        ride.slow.session.disconnected(ride.slow, "the connection broke")
+        ride.slow.open()
     ride.get_on_again()
     ride.finish()
     assert ride.slow.seqs == FIRST_PART + EVERY_SEQ

@@ -1,0 +1,102 @@
+"""The outbox: carries out what flow sessions ask for. Messages go to subscribers, the rest into ZooKeeper.
+
+A thread of its own writes into ZooKeeper, since those who hear subscribers must not wait for it. What has gathered
+meanwhile is written together: thousands of flows then cost a round trip or two.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidings.datamarkers import Datamarker
+from tidings.errors import TidingsError
+from tidings.publisher.flow_session import Effects, FlowSession, Send, WriteHolder, WriteMarker
+from tidings.publisher.ownership import Ownership
+
+logger = logging.getLogger(__name__)
+Finish = Callable[[], bool]
+"""Waits for the end of a write; False if the epoch is over, and nothing was written."""
+
+
+class _Write(NamedTuple):
+    session: FlowSession
+    effect: WriteMarker | WriteHolder
+
+
+class Outbox:
+    """The outbox of one publisher."""
+
+    def __init__(self, ownership: Ownership) -> None:
+        self._ownership = ownership
+        self._todo: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="tidings-outbox", daemon=True)
+        self._thread.start()
+
+    def carry_out(self, session: FlowSession, effects: Effects) -> None:
+        """Do what a session asks for; nothing waits for what is written. With the session's lock held."""
+        for effect in effects:
+            if isinstance(effect, Send):
+                effect.connection.send(effect.message)
+            else:
+                self._todo.put(_Write(session, effect))
+
+    def begin(self, session: FlowSession, effect: WriteHolder) -> Finish:
+        """Begin to write who holds a flow, for one who waits for it. With the session's lock held."""
+        return self._ownership.begin_write(session.flow, session.epoch, "subscriber", effect.record)
+
+    def end(self, session: FlowSession) -> None:
+        """Stop sending a flow, from one moment to the next."""
+        with session.lock:
+            self.carry_out(session, session.end())
+
+    def replaced(self, session: FlowSession) -> None:
+        """Another publisher has taken the flow."""
+        logger.warning("flow %s is no longer owned here, in epoch %d", session.flow, session.epoch)
+        self.end(session)
+
+    def close(self) -> None:
+        """Write what is left, and end."""
+        self._todo.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            todo = [self._todo.get()]
+            while not self._todo.empty():
+                todo.append(self._todo.get())
+            begun = [(one, self._begin(one)) for one in todo if one is not None]
+            for one, finish in begun:
+                self._finish(one, finish)
+            if None in todo:
+                return
+
+    def _begin(self, write: _Write) -> Finish:
+        session, effect = write
+        with session.lock:
+            if isinstance(effect, WriteMarker):
+                if not session.to_be_written(effect):
+                    return lambda: True
+                marker = Datamarker.now(effect.position, session.epoch)
+                return self._ownership.begin_write(session.flow, session.epoch, "datamarker", marker.to_json())
+            if effect.record["id"] != session.holder:
+                return lambda: True  # the flow was assigned anew meanwhile, which this must not undo
+            return self.begin(session, effect)
+
+    def _finish(self, write: _Write, finish: Finish) -> None:
+        session, effect = write
+        try:
+            owned = finish()
+        except TidingsError as error:
+            logger.info("flow %s: %s", session.flow, error)
+            with session.lock:
+                session.write_failed()
+            return
+        if not owned:
+            self.replaced(session)
+        elif isinstance(effect, WriteMarker):
+            with session.lock:
+                self.carry_out(session, session.marker_written(*effect))

@@ -1,0 +1,366 @@
+"""A flow being sent, walked by hypothesis: whatever happens in whatever order, nothing is skipped and nothing leaks."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tidings.applications import Application
+from tidings.flows import Flow
+from tidings.positions import START, Position
+from tidings.publisher.caravans import Caravan
+from tidings.publisher.flow_session import (
+    CLOSED_OFF,
+    CLOSING,
+    IDLE,
+    OPEN,
+    PARKED,
+    Effects,
+    FlowSession,
+    Ride,
+    Send,
+    SessionOptions,
+    WriteHolder,
+    WriteMarker,
+)
+from tidings.wire.connection import Connection
+from tidings.wire.protocol import NO_ERA, Era, Message, era_of, flow_message
+
+OPTIONS = SessionOptions(window_bytes=40, patience_s=10.0, token_interval_s=5.0)
+ROW_BYTES = 10
+FLOW = Flow("cache", "contacts", 0)
+ALL = Application("cache", ("contacts",))
+EVEN = replace(ALL, filter="kind = data")  # the model's own filter, which passes every second update
+
+
+@dataclass(eq=False)
+class Peer:
+    """A subscriber's end of a connection: takes messages of its newest era only, in order, and answers."""
+
+    alive: bool = True
+    incoming: deque[tuple[Message, list[int]]] = field(default_factory=deque)
+    answers: deque[Message] = field(default_factory=deque)
+    era: Era = NO_ERA
+    open: bool = False
+    parked: bool = False
+    at: int = -1
+    """Up to where this era's rows have come; each part of it must go on there."""
+
+    def send(self, message: Message) -> None:
+        self.incoming.append((message, []))
+
+
+class Sends(RuleBasedStateMachine):
+    """One publisher's session with a flow, subscribers, a log, and the ZooKeeper that markers are committed to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000.0
+        self.epoch = 0
+        self.head = -1
+        self.floor = -1
+        self.processed: set[int] = set()  # or left out by the filter, or told to be lost
+        self.told: set[int] = set()  # lost, as the subscriber was told
+        self.peers: list[Peer] = []
+        self.writes: deque[WriteMarker] = deque()
+        self.committed = -1
+        self.holder: str | None = None
+        self.read: tuple[Ride, deque[list[int]]] | None = None
+        self.caravans: list[Caravan] = []
+
+    @initialize(skipped=st.integers(0, 2), holder=st.none() | st.just("a"))
+    def begin(self, skipped: int, holder: str | None) -> None:
+        self.take(START, holder, skipped)
+
+    def take(self, marker: Position, holder: str | None, skipped: int = 0) -> None:
+        self.epoch += 1
+        self.session = FlowSession(
+            FLOW,
+            self.epoch,
+            ALL,
+            marker,
+            threading.RLock(),
+            OPTIONS,
+            holder=holder,
+            skipped=skipped,
+            clock=lambda: self.now,
+        )
+
+    def do(self, effects: Effects) -> None:
+        for effect in effects:
+            match effect:
+                case Send(connection, message):
+                    cast(Peer, connection).send(message)
+                case WriteMarker():
+                    self.writes.append(effect)
+                case WriteHolder(record):
+                    assert record["epoch"] == self.epoch
+                    self.holder = record["id"]
+
+    @property
+    def peer(self) -> Peer | None:
+        return cast(Peer | None, self.session.connection)
+
+    @rule(rounds=st.integers(1, 3))
+    def go_on(self, rounds: int) -> None:
+        """Time passes without a fault: what can happen next does. Random steps alone would seldom get this far."""
+        for _ in range(rounds):
+            self.append(3)
+            if self.session.wants_subscriber():
+                self.place("a", taken=True, again=True)
+            self.deliver()
+            self.board()
+            if self.session.ride is not None:
+                self.begin_read(parts=2, rows=2)
+                self.send(allowed=True)
+                self.send(allowed=True)
+            self.deliver()
+            self.tick(6.0, lives=True, allowed=True)
+
+    def deliver(self) -> None:
+        peer = self.peer
+        while peer is not None and peer.alive and (peer.incoming or peer.answers):
+            if peer.incoming:
+                self.take_in(peer, park=False)
+            else:
+                self.do(self.session.answered(cast(Connection, peer), peer.answers.popleft()))
+
+    # The log
+
+    @rule(rows=st.integers(1, 6))
+    def append(self, rows: int) -> None:
+        self.head += rows
+
+    @precondition(lambda self: self.head > self.session.sent.seq)
+    @rule(rows=st.integers(1, 4))
+    def truncate(self, rows: int) -> None:
+        """The log lets go of updates, perhaps of some that were not sent."""
+        self.floor = max(self.floor, min(self.head, self.session.sent.seq + rows))
+        effects = self.session.pass_over(Position(self.session.sent.seq + 1), Position(self.floor))
+        self.do(effects)
+
+    @precondition(lambda self: self.session.sent.seq >= 1)
+    @rule(back=st.integers(1, 3))
+    def restore(self, back: int) -> None:
+        """The log is restored from an older copy: from now on its positions mean other updates."""
+        first = max(0, self.session.sent.seq + 1 - back)
+        floor = Position(max(-1, first - 2))
+        if self.session.state is OPEN:
+            self.do(self.session.go_back(Position(first), self.session.sent, floor))
+            self.processed = {seq for seq in self.processed if seq <= floor.seq}
+            self.told = {seq for seq in self.told if seq <= floor.seq}
+            self.committed = floor.seq  # what ZooKeeper has is of another history
+            self.floor, self.head = floor.seq, max(floor.seq, first - 1)
+
+    # The subscriber
+
+    @precondition(lambda self: self.session.wants_subscriber())
+    @rule(subscriber=st.sampled_from(["a", "b"]), taken=st.booleans(), again=st.booleans())
+    def place(self, subscriber: str, taken: bool, again: bool) -> None:
+        if self.session.keeps_holder(True) and self.session.holder is not None:
+            subscriber = self.session.holder
+        effect = self.session.assign(subscriber)
+        if effect is not None:
+            if not taken:
+                self.session.unassign()
+                return
+            self.do([effect])
+        assert self.holder == subscriber, "it is opened where ZooKeeper says"
+        alive = [peer for peer in self.peers if peer.alive]
+        peer = alive[-1] if alive and again else Peer()
+        if peer not in self.peers:
+            self.peers.append(peer)
+        self.do(self.session.open(cast(Connection, peer)))
+
+    @precondition(lambda self: any(peer.alive and peer.incoming for peer in self.peers))
+    @rule(data=st.data(), park=st.sampled_from([False, False, False, True]))
+    def hear(self, data: st.DataObject, park: bool) -> None:
+        """A subscriber takes in the next message."""
+        self.take_in(data.draw(st.sampled_from([one for one in self.peers if one.alive and one.incoming])), park)
+
+    def take_in(self, peer: Peer, park: bool) -> None:
+        message, seqs = peer.incoming.popleft()
+        if message["t"] == "batch":
+            self.hear_batch(peer, message, seqs, park)
+            return
+        era = era_of(message)
+        if message["t"] == "open" and era > peer.era:
+            peer.era, peer.open, peer.parked, peer.at = era, True, False, message["after"][0]
+            peer.answers.append(flow_message("opened", FLOW, era))
+        elif not peer.open or era != peer.era:
+            peer.answers.append(flow_message("refused", FLOW, era, reason="that era is over"))
+        elif message["t"] == "close":
+            peer.open = False
+            peer.answers.append(flow_message("closed", FLOW, era))
+        elif not peer.parked and message["t"] == "token":
+            peer.answers.append(flow_message("ack", FLOW, era, position=message["position"]))
+        elif not peer.parked and message["t"] == "loss":
+            (first, _), (last, _) = message["first"], message["last"]
+            if first == peer.at + 1:  # the other kind of loss is of what was sent already
+                peer.at = last
+            self.told |= set(range(first, last + 1))
+
+    def hear_batch(self, peer: Peer, message: Message, seqs: list[int], park: bool) -> None:
+        era, after, upto = Era(*message["era"]), message["after"], message["upto"]
+        if not peer.open or era != peer.era:
+            peer.answers.append(flow_message("refused", FLOW, era, reason="that era is over"))
+        elif peer.parked:
+            return
+        elif park:
+            peer.parked = True
+            peer.answers.append(flow_message("parked", FLOW, era, reason="the handler failed"))
+        else:
+            assert after >= peer.at, "what comes is in order"
+            self.processed |= set(seqs)
+            peer.at = upto
+            peer.answers.append(flow_message("done", FLOW, era, position=[upto, 0]))
+
+    @precondition(lambda self: any(peer.alive and peer.answers for peer in self.peers))
+    @rule(data=st.data())
+    def answer(self, data: st.DataObject) -> None:
+        """The next answer reaches the publisher."""
+        peer = data.draw(st.sampled_from([one for one in self.peers if one.alive and one.answers]))
+        self.do(self.session.answered(cast(Connection, peer), peer.answers.popleft()))
+
+    @precondition(lambda self: any(peer.alive for peer in self.peers))
+    @rule(data=st.data())
+    def disconnect(self, data: st.DataObject) -> None:
+        """A subscriber is gone: a new turn is on another connection."""
+        peer = data.draw(st.sampled_from([one for one in self.peers if one.alive]))
+        peer.alive = False
+        self.do(self.session.disconnected(cast(Connection, peer), "the connection broke"))
+
+    # Reading
+
+    @rule()
+    def board(self) -> None:
+        if self.session.waits_for_ride:
+            self.session.board(Caravan(1, cast(Any, None), ordered=False))
+
+    @precondition(lambda self: self.session.ride is not None)
+    @rule(parts=st.integers(1, 3), rows=st.integers(1, 3))
+    def begin_read(self, parts: int, rows: int) -> None:
+        """A caravan reads what comes next; the parts of that are sent one after the other."""
+        assert self.session.ride is not None
+        start = self.session.sent.seq + 1
+        seqs = list(range(start, min(self.head + 1, start + parts * rows)))
+        pieces = [seqs[at : at + rows] for at in range(0, len(seqs), rows)]
+        self.read = (self.session.ride, deque(pieces))
+
+    @precondition(lambda self: self.read is not None)
+    @rule(allowed=st.sampled_from([True, True, True, False]))
+    def send(self, allowed: bool) -> None:
+        """The next part of the read, if the flow is still on the ride on which it began."""
+        assert self.read is not None
+        ride, pieces = self.read
+        piece = [seq for seq in pieces.popleft() if seq > self.session.sent.seq] if pieces else []
+        if not self.session.serves(ride, more=bool(piece), allowed=allowed):
+            self.read = None
+            return
+        if not piece:
+            return
+        assert piece[0] == self.session.sent.seq + 1, "nothing is left out between two parts"
+        wanted = [seq for seq in piece if self.session.application is ALL or seq % 2 == 0]
+        after, upto = self.session.sent.seq, piece[-1]
+        assert self.peer is not None
+        self.processed |= set(piece) - set(wanted)
+        self.do(self.session.advance(Position(upto), ROW_BYTES * len(wanted)))
+        if wanted:
+            message = {"t": "batch", "era": self.session.era, "after": after, "upto": upto}
+            self.peer.incoming.append((message, wanted))
+
+    @precondition(lambda self: self.session.ride is not None)
+    @rule()
+    def fail_in_bulk(self) -> None:
+        assert self.session.ride is not None
+        self.do(self.session.abort_bulk(self.session.ride, "the job failed"))
+
+    @rule()
+    def change_caravan(self) -> None:
+        self.session.alight()
+
+    # The owner
+
+    @rule(application=st.sampled_from([ALL, EVEN]))
+    def redefine(self, application: Application) -> None:
+        self.do(self.session.redefine(application))
+
+    @rule()
+    def move(self) -> None:
+        self.do(self.session.move())
+
+    @precondition(lambda self: self.session.state is OPEN)
+    @rule()
+    def park(self) -> None:
+        self.do(self.session.park("it stands after the end of the log"))
+
+    @rule(seconds=st.sampled_from([0.05, 1.0, 6.0, 11.0]), lives=st.booleans(), allowed=st.booleans())
+    def tick(self, seconds: float, lives: bool, allowed: bool) -> None:
+        self.now += seconds
+        self.do(self.session.tick(holder_lives=lives, allowed=allowed))
+
+    @precondition(lambda self: self.writes)
+    @rule(outcome=st.sampled_from(["written", "written", "failed", "in doubt"]))
+    def write(self, outcome: str) -> None:
+        """ZooKeeper commits a datamarker, or does not, or does without an answer."""
+        effect = self.writes.popleft()
+        if not self.session.to_be_written(effect):
+            return
+        if outcome != "failed":
+            self.committed = effect.position.seq
+            unprocessed = set(range(effect.position.seq + 1)) - self.processed - self.told
+            assert not unprocessed, "nothing is acknowledged that was not processed, left out or told to be lost"
+        if outcome == "written":
+            self.do(self.session.marker_written(*effect))
+        else:
+            self.session.write_failed()
+
+    @rule(leave=st.booleans())
+    @precondition(lambda self: len(self.peers) > 2)
+    def end(self, leave: bool) -> None:
+        """The ownership ends, by leaving or at once; another epoch begins where the datamarker is."""
+        if leave:
+            self.do(self.session.leave())
+            if not self.session.releasable:
+                return
+        self.do(self.session.end())
+        assert self.session.tick(holder_lives=True, allowed=True) == ()
+        assert self.session.ride is None
+        self.read = None
+        self.writes.clear()
+        self.peers.clear()
+        self.take(Position(self.committed), self.holder)
+
+    # What always holds
+
+    @invariant()
+    def the_window_is_what_is_in_flight(self) -> None:
+        if hasattr(self, "session"):
+            in_flight = self.session._in_flight
+            assert self.session.bytes_in_flight == sum(size for _, size in in_flight)
+            assert self.session.state in (OPEN, CLOSING, CLOSED_OFF, PARKED) or not in_flight
+            assert self.session.bytes_in_flight <= OPTIONS.window_bytes + 3 * ROW_BYTES
+
+    @invariant()
+    def a_flow_that_is_not_open_anywhere_stands_at_its_datamarker_and_rides_only_while_it_is_open(self) -> None:
+        if hasattr(self, "session"):
+            assert self.session.state is not IDLE or self.session.sent == self.session.marker
+            assert self.session.ride is None or self.session.state is OPEN
+            assert (self.session.connection is None) == (self.session.state is IDLE)
+
+    @invariant()
+    def a_window_whose_rows_are_all_processed_is_empty(self) -> None:
+        peer = self.peer if hasattr(self, "session") and self.session.state is OPEN else None
+        if peer is not None and not peer.incoming and not peer.answers and not peer.parked:
+            assert self.session.bytes_in_flight == 0
+
+
+TestSends = pytest.mark.filterwarnings("ignore")(Sends.TestCase)
+TestSends.settings = settings(max_examples=150, stateful_step_count=60, suppress_health_check=list(HealthCheck))
