@@ -357,13 +357,14 @@ class FlowSession:
     def go_back(self, first: Position, last: Position, floor: Position) -> Effects:
         """The datastore was restored from an older copy: these are lost, and the flow begins again at `floor`.
 
-        In ZooKeeper the datamarker is the old one until the next is acknowledged.
+        If its datamarker is before that, it begins there, and the next read tells what is missing in between. In
+        ZooKeeper the datamarker is the old one until the next is acknowledged.
         """
         if self.state is not OPEN or self.sent < first:
             return NOTHING
         self._lost = f"{first} to {last} were lost when the log was restored"
         effects: Effects = [self._send("loss", first=pair(first), last=pair(last)), self._report()]
-        self.marker, self._restored_in = floor, self.turn
+        self.marker, self._restored_in = min(self.marker, floor), self.turn
         self._fail(self._lost)
         return effects
 

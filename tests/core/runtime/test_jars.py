@@ -13,7 +13,7 @@ from tidings.errors import InvalidOption, JarsUnavailable
 from tidings.runtime import jars
 from tidings.testing import eventually
 
-RESOLVE = "from tidings import jars; print(jars.folder())"
+RESOLVE = "from tidings.runtime import jars; print(jars.folder())"
 
 # A proxy that nobody runs: as good as no network, for Java only.
 NO_NETWORK = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=9"
@@ -183,7 +183,8 @@ def test_the_cache_is_in_the_home_folder_unless_xdg_says_otherwise(monkeypatch: 
 
 
 def test_importing_brings_in_neither_spark_nor_the_command_line() -> None:
-    code = "import sys, tidings, tidings.runtime.jars; print([m for m in ('pyspark', 'typer', 'rich') if m in sys.modules])"
+    heavy = ("pyspark", "typer", "rich")
+    code = f"import sys, tidings, tidings.runtime.jars; print([m for m in {heavy} if m in sys.modules])"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
