@@ -147,7 +147,7 @@ def sweep(tree: Coordination, name: str) -> None:
     is deleted, which makes them begin with the place itself, or nothing is.
     """
     place = tree.path("applications", name)
-    with tree.speaking(), contextlib.suppress(NoNodeError):
+    with tree.translating_errors(), contextlib.suppress(NoNodeError):
         raw, stat = tree.client.get(place)
         if raw:
             return

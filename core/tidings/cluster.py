@@ -264,7 +264,7 @@ class Cluster:
 
     def _raw_application(self, name: str) -> bytes:
         """What is kept of an application, nothing if it is not there; perhaps something that is not ours."""
-        with self.coordination.speaking():
+        with self.coordination.translating_errors():
             try:
                 raw: bytes = self.coordination.client.get(self.coordination.path("applications", name))[0]
             except NoNodeError:

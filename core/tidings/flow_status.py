@@ -103,7 +103,7 @@ def _subscribers(application: str) -> tuple[str, str, str]:
 
 def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, _Record]:
     """Ask for everything before waiting for the first answer: thousands of flows take one round trip or two."""
-    with tree.speaking():
+    with tree.translating_errors():
         asked = {flow: {name: tree.client.get_async(tree.path(*flow.place, name)) for name in NODES} for flow in flows}
         found = {flow: {name: tree.found(one) for name, one in nodes.items()} for flow, nodes in asked.items()}
     records = {}

@@ -67,21 +67,21 @@ class DeltaLog:
         if stream.options:
             given = ", ".join(sorted(stream.options))
             raise InvalidOption(f"stream {stream.name!r} has options ({given}), and a log of ours takes none")
-        with _speaking(stream.name, location):
+        with _translating_errors(stream.name, location):
             return cls(SegmentTable.create(_folder(location), stream.name, stream.shards), stream)
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> DeltaLog:
-        with _speaking(stream.name, location):
+        with _translating_errors(stream.name, location):
             return cls(SegmentTable(_folder(location), stream.name, stream.shards), stream)
 
     def bounds(self) -> dict[int, Bounds]:
-        with self._speaking():
+        with self._translating_errors():
             snapshot = self._table.refresh()
             return snapshot.bounds
 
     def reach(self, after: Positions, limit: int | None) -> Positions:
-        with self._speaking():
+        with self._translating_errors():
             snapshot = self._table.refresh()
             return _positions(_reach(snapshot, self._held(snapshot, after), limit))
 
@@ -90,7 +90,7 @@ class DeltaLog:
         return TailReader(self)
 
     def tail(self, after: Positions, limit: int) -> pa.Table:
-        with self._speaking():
+        with self._translating_errors():
             while True:
                 snapshot = self._table.refresh()
                 start = self._held(snapshot, after)
@@ -103,7 +103,7 @@ class DeltaLog:
                         raise
 
     def slices(self, after: Positions, upto: Positions) -> list[Slice]:
-        with self._speaking():
+        with self._translating_errors():
             snapshot = self._table.refresh()
             start, end = self._held(snapshot, after), self._held(snapshot, upto)
             backlog = np.maximum(end - start, 0)
@@ -123,7 +123,7 @@ class DeltaLog:
 
         from tidings.updates import spark_schema
 
-        with self._speaking():
+        with self._translating_errors():
             snapshot = self._table.refresh()
             start = snapshot.floors if after is None else self._held(snapshot, after)
             end = snapshot.heads if upto is None else self._held(snapshot, upto)
@@ -156,7 +156,7 @@ class DeltaLog:
         return self._table.staging
 
     def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
-        with self._speaking():
+        with self._translating_errors():
             shards = shards_of(updates["object"], self._stream.shards)
             if len(shards) == 0:
                 return Appended(shards, np.empty(0, np.int64))
@@ -176,7 +176,7 @@ class DeltaLog:
                 time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))
 
     def truncate(self, before: Positions, *, dry_run: bool = False) -> dict[int, Bounds]:
-        with self._speaking():
+        with self._translating_errors():
             upto = Positions({shard: Position(at.seq - 1) for shard, at in before.items() if at.seq > 0})
             snapshot = self._table.refresh()
             return self._drop(snapshot, plan_truncation(snapshot.segments, self._offsets(upto)), dry_run)
@@ -184,18 +184,18 @@ class DeltaLog:
     def retain(
         self, max_age: float | None = None, max_bytes: int | None = None, *, dry_run: bool = False
     ) -> dict[int, Bounds]:
-        with self._speaking():
+        with self._translating_errors():
             snapshot = self._table.refresh()
             return self._drop(snapshot, plan_retention(snapshot.segments, max_age, max_bytes), dry_run)
 
     def compact(self) -> int:
         """Merge small segments now, as upkeep does by itself every so often; the number of segments that went away."""
-        with self._speaking():
+        with self._translating_errors():
             return self.upkeep.compact()
 
     def destroy(self) -> None:
         self.close()
-        with self._speaking():
+        with self._translating_errors():
             shutil.rmtree(self._table.folder)
 
     def close(self) -> None:
@@ -249,8 +249,8 @@ class DeltaLog:
         # Our index is always 0: a position below it stands before that row, at the row of the last seq.
         return np.array([at.seq if at.index >= 0 else at.seq - 1 for at in each], np.int64)
 
-    def _speaking(self) -> contextlib.AbstractContextManager[None]:
-        return _speaking(self._stream.name, str(self._table.folder))
+    def _translating_errors(self) -> contextlib.AbstractContextManager[None]:
+        return _translating_errors(self._stream.name, str(self._table.folder))
 
 
 @dataclass(frozen=True)
@@ -263,7 +263,7 @@ class DeltaSlice:
     upto: Offsets
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        with _speaking(self.stream, str(self.paths[0].parent)):
+        with _translating_errors(self.stream, str(self.paths[0].parent)):
             yield from read_segments(self.paths, self.after, self.upto)
 
 
@@ -325,7 +325,7 @@ def _folder(location: str) -> Path:
 
 
 @contextlib.contextmanager
-def _speaking(stream: str, location: str) -> Iterator[None]:
+def _translating_errors(stream: str, location: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -34,7 +34,7 @@ from tidings_connectors.mysql.client_library import (
     XidEvent,
     pymysql,
 )
-from tidings_connectors.mysql.connection import POSITION_GONE, explained, number, speaking
+from tidings_connectors.mysql.connection import POSITION_GONE, explained, number, translating_errors
 from tidings_connectors.mysql.mariadb_gtid import Gtid, GtidState, state_text
 from tidings_connectors.mysql.options import Place
 from tidings_connectors.mysql.rows import DELETE, INSERT, UPDATE, Shape, shape_of
@@ -101,7 +101,7 @@ class Feed:
         self._error: Exception | None = None
         self._closed = False
         self._connections: list[Any] = []
-        with speaking(place):
+        with translating_errors(place):
             self._stream = _stream(
                 place,
                 state,
@@ -227,7 +227,7 @@ def probe(place: Place, server_id: int) -> None:
     """Raise unless the server sends its binary log to this user."""
     with contextlib.closing(_stream(place, {}, server_id, _StreamConnection, only_events=[RotateEvent])) as stream:
         try:
-            with speaking(place):
+            with translating_errors(place):
                 stream.fetchone()
         except LogUnavailable as error:
             if getattr(error, "code", 0) != POSITION_GONE:  # that is only said to those who may read
@@ -241,7 +241,7 @@ def first_gtid(place: Place, state: GtidState, domain: int, server_id: int) -> G
     # was on its way.
     events = [MariadbGtidEvent, HeartbeatLogEvent]
     stream = _stream(place, state, server_id, _StreamConnection, True, only_events=events, slave_heartbeat=0.2)
-    with contextlib.closing(stream), speaking(place):
+    with contextlib.closing(stream), translating_errors(place):
         for event in iter(stream.fetchone, None):
             if isinstance(event, HeartbeatLogEvent):
                 break

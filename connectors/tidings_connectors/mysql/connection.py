@@ -43,7 +43,7 @@ class Connection:
 
     def ask(self, question: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows of the answer."""
-        with self._lock, speaking(self.place):
+        with self._lock, translating_errors(self.place):
             if self._open is None:
                 self._open = self._connect()
                 return self._asked(question, values)
@@ -78,7 +78,7 @@ class Connection:
 
 
 @contextlib.contextmanager
-def speaking(place: Place) -> Iterator[None]:
+def translating_errors(place: Place) -> Iterator[None]:
     """Say in one sentence what the server or the network refused."""
     try:
         yield

@@ -28,7 +28,7 @@ from tidings_connectors.mysql.connection import (
     ServerError,
     account,
     quoted_name,
-    speaking,
+    translating_errors,
 )
 from tidings_connectors.mysql.consistent_snapshot import begin
 from tidings_connectors.mysql.mariadb_gtid import parse_state, seq_in
@@ -68,7 +68,7 @@ class MysqlTable:
     session: Any
 
     def pieces(self, last: list[str] | None) -> Iterator[Piece]:
-        with speaking(self.place), _unbuffered(self.session) as cursor:
+        with translating_errors(self.place), _unbuffered(self.session) as cursor:
             cursor.execute(self._query(last), tuple(self._values(last or [])))
             for rows in _cut(cursor):
                 yield self._piece(rows)
@@ -126,7 +126,7 @@ class MysqlTables:
         with contextlib.closing(opened) as session:
             # The log of a replica that has just been made from a copy is empty, and the copy stands somewhere.
             ((replicated,),) = self._connection.ask("SELECT @@GLOBAL.gtid_slave_pos")
-            with speaking(self._place), session.cursor() as cursor:
+            with translating_errors(self._place), session.cursor() as cursor:
                 state = begin(session, self._connection)
                 cursor.execute("SELECT UTC_TIMESTAMP(6)")
                 ((time,),) = cursor.fetchall()
@@ -194,7 +194,7 @@ class MysqlTables:
         return "", [], False
 
     def _session(self, *commands: str, **options: Any) -> Any:
-        with speaking(self._place), contextlib.ExitStack() as failed:
+        with translating_errors(self._place), contextlib.ExitStack() as failed:
             session = pymysql.connect(
                 **self._place.settings(), connect_timeout=10, write_timeout=TIMEOUT, autocommit=True, **options
             )

@@ -172,7 +172,7 @@ def unavailable(server: Server, error: Exception) -> LogUnavailable:
 
 
 @contextlib.contextmanager
-def speaking(server: Server) -> Iterator[None]:
+def translating_errors(server: Server) -> Iterator[None]:
     """Errors of the server become ours."""
     try:
         yield

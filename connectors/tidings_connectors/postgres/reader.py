@@ -31,7 +31,7 @@ from tidings_connectors.postgres.connections import (
     Server,
     quoted_name,
     quoted_text,
-    speaking,
+    translating_errors,
     unavailable,
 )
 from tidings_connectors.postgres.decoding import ROW_TAGS, Batch, Decoder
@@ -198,7 +198,7 @@ class PostgresReader:
             floor = Position(self._cursor.fetchone()[0], -1)
             self._slot.check(self._slot.state()._replace(floor=floor), after)
             publication = quoted_text(quoted_name(self._options.publication))
-            with speaking(self._server):
+            with translating_errors(self._server):
                 self._cursor.start_replication_expert(
                     f"START_REPLICATION SLOT {quoted_name(name)} LOGICAL {lsn_text(start.seq)} "
                     f"(proto_version '1', publication_names {publication})",
@@ -285,7 +285,7 @@ class PostgresReader:
         return chosen(rows, later(rows, after))
 
     def _key_of(self, oid: int) -> list[str]:
-        with speaking(self._server):
+        with translating_errors(self._server):
             return [name for (name,) in self._asking.rows(KEY, (oid,))]
 
     def _reason(self, error: Exception) -> LogUnavailable:

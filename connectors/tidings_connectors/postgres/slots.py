@@ -21,7 +21,7 @@ from tidings_connectors.postgres.connections import (
     Error,
     Server,
     quoted_text,
-    speaking,
+    translating_errors,
     unavailable,
 )
 
@@ -98,7 +98,7 @@ class Slot:
             if error.pgcode == LIMIT_EXCEEDED:
                 raise self.too_few() from error
             if error.pgcode != DUPLICATE_OBJECT:
-                with speaking(self._server):
+                with translating_errors(self._server):
                     raise
 
     def drop(self) -> None:
@@ -115,7 +115,7 @@ class Slot:
 
     def replace(self, other: str) -> None:
         """Have it stand where another slot stands, and hold what that one holds."""
-        with speaking(self._server):
+        with translating_errors(self._server):
             if self.there():
                 self._moving.rows("SELECT pg_drop_replication_slot(%s)", (self.name,))
             try:
@@ -134,7 +134,7 @@ class Slot:
         except Error as error:
             # Somebody else moves it at this moment, or has moved it further already: either will do.
             if error.pgcode not in (OBJECT_IN_USE, NOT_READY):
-                with speaking(self._server):
+                with translating_errors(self._server):
                     raise
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class Slot:
 
     def found(self) -> State | None:
         """What the server says of it; None if there is no such slot."""
-        with speaking(self._server):
+        with translating_errors(self._server):
             row: tuple[Any, ...] = self._asking.row(STATE, (self.name,))
         head, recovering, here, plugin, database, floor, lost = row
         if plugin is None and database is None and floor is None:

@@ -29,7 +29,7 @@ from tidings_connectors.postgres.connections import (
     quoted_name,
     quoted_text,
     raw_texts,
-    speaking,
+    translating_errors,
 )
 from tidings_connectors.postgres.relations import KINDS, as_json
 from tidings_connectors.postgres.slots import Slot
@@ -156,7 +156,7 @@ class PostgresTables:
     @contextlib.contextmanager
     def state(self) -> Iterator[State]:
         """A transaction in which the tables look as they did at a place in the WAL."""
-        with speaking(self._server), contextlib.ExitStack() as stack:
+        with translating_errors(self._server), contextlib.ExitStack() as stack:
             state = stack.enter_context(contextlib.closing(self._server.connect()))
             tables = self._tables(state)
             exporting = stack.enter_context(contextlib.closing(self._server.replicate()))

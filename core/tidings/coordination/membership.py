@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from tidings.coordination.node_cache import View
+from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import TidingsError
 
@@ -17,8 +17,10 @@ from tidings.errors import TidingsError
 class Membership:
     """A record at `place`. `taken` is raised while another process has it."""
 
-    def __init__(self, view: View, coordination: Coordination, place: tuple[str, ...], taken: TidingsError) -> None:
-        self._view = view
+    def __init__(
+        self, nodes: NodeCache, coordination: Coordination, place: tuple[str, ...], taken: TidingsError
+    ) -> None:
+        self._nodes = nodes
         self._coordination = coordination
         self._place = place
         self._taken = taken
@@ -36,14 +38,14 @@ class Membership:
 
     def keep(self, record: dict[str, Any]) -> None:
         """See to it that this record is there."""
-        known = self._view.value(*self._place)
+        known = self._nodes.value(*self._place)
         if known is None or not self._written:
             if not self._coordination.claim(record, *self._place, again=True):
                 raise self._taken
         elif record != self._written:
             changes = {key: value for key, value in record.items() if value != self._written[key]}
             if not self._coordination.replace(known | changes, known, *self._place):
-                return  # the view lags behind
+                return  # the cache lags behind
         self._written = record
 
     def leave(self) -> None:

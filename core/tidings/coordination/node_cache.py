@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class View:
+class NodeCache:
     """A cache over a part of the cluster's tree. May be read from any thread; `on_change` must not block."""
 
     def __init__(self, coordination: Coordination, on_change: Callable[[], None]) -> None:
@@ -55,7 +55,7 @@ class View:
         with self._lock:
             unknown = [path for path in paths if ("value", path) not in self._known]
         wait = self._coordination.wait
-        with self._coordination.speaking():
+        with self._coordination.translating_errors():
             watched = {path: _Watch(self, ("value", path)) for path in unknown}
             asked = {path: self._coordination.client.exists_async(path, watch=watched[path]) for path in unknown}
             there = [path for path, one in asked.items() if wait(one) is not None]
@@ -79,7 +79,7 @@ class View:
                 value: T = self._known[key]
                 return value
         watch = _Watch(self, key)
-        with self._coordination.speaking():
+        with self._coordination.translating_errors():
             value = ask(path, watch)
         watch.note(value)
         return value
@@ -114,19 +114,19 @@ class View:
 class _Watch:
     """What ZooKeeper calls when something has changed; a value that it has overtaken is not kept."""
 
-    def __init__(self, view: View, key: tuple[str, str]) -> None:
-        self._view = view
+    def __init__(self, nodes: NodeCache, key: tuple[str, str]) -> None:
+        self._nodes = nodes
         self._key = key
         self._fired = False
 
     def __call__(self, event: WatchedEvent) -> None:
-        with self._view._lock:
+        with self._nodes._lock:
             self._fired = True
-            self._view._known.pop(self._key, None)
-        self._view._on_change()
+            self._nodes._known.pop(self._key, None)
+        self._nodes._on_change()
 
     def note(self, value: Any) -> None:
         """Keep what was read under this watch."""
-        with self._view._lock:
+        with self._nodes._lock:
             if not self._fired:
-                self._view._known[self._key] = value
+                self._nodes._known[self._key] = value

@@ -115,7 +115,7 @@ class Coordination:
 
     def ping(self) -> None:
         """Ask something of ZooKeeper, and wait for the answer."""
-        with self.speaking():
+        with self.translating_errors():
             self.wait(self._client.exists_async(self.root))
 
     def wait(self, pending: Any) -> Any:
@@ -146,7 +146,7 @@ class Coordination:
 
         An ephemeral value goes away with the session.
         """
-        with self.speaking():
+        with self.translating_errors():
             while True:
                 try:
                     place, raw = self.path(*parts), encode(value)
@@ -166,7 +166,7 @@ class Coordination:
         deadline = time.monotonic() + patience
         while not self.create(value, *parts, ephemeral=True):
             gone = threading.Event()
-            with self.speaking():
+            with self.translating_errors():
                 there = self.wait(self._client.exists_async(self.path(*parts), watch=lambda _, gone=gone: gone.set()))
             ours = there is not None and there.owner_session_id == self._client.client_id[0]
             if ours and again:
@@ -179,7 +179,7 @@ class Coordination:
 
     def release(self, *parts: str) -> bool:
         """Take away what this session has claimed; False, and nothing changed, if it is another's or not there."""
-        with self.speaking():
+        with self.translating_errors():
             there = self.wait(self._client.exists_async(self.path(*parts)))
             if there is None or there.owner_session_id != self._client.client_id[0]:
                 return False
@@ -190,7 +190,7 @@ class Coordination:
     def write(self, value: dict[str, Any], *parts: str) -> None:
         """Put a value, whether there is one or not."""
         if not self.create(value, *parts):
-            with self.speaking():
+            with self.translating_errors():
                 self.wait(self._client.set_async(self.path(*parts), encode(value)))
 
     def replace(self, value: dict[str, Any], before: dict[str, Any] | None, *parts: str) -> bool:
@@ -198,7 +198,7 @@ class Coordination:
         known, version = self._read(*parts)
         if known != before:
             return False
-        with self.speaking():
+        with self.translating_errors():
             try:
                 self.wait(self._client.set_async(self.path(*parts), encode(value), version))
             except (BadVersionError, NoNodeError):
@@ -207,17 +207,17 @@ class Coordination:
 
     def create_path(self, *parts: str) -> None:
         """Make sure that there is a place, to put others below."""
-        with self.speaking():
+        with self.translating_errors():
             self.wait(self._client.ensure_path_async(self.path(*parts)))
 
     def clear(self, *parts: str) -> None:
         """Take the value away, and leave the place with all below it."""
-        with self.speaking():
+        with self.translating_errors():
             self.wait(self._client.set_async(self.path(*parts), b""))
 
     def delete(self, *parts: str) -> bool:
         """Delete this place with all below it; False if it is not there."""
-        with self.speaking():
+        with self.translating_errors():
             while True:
                 try:
                     self._client.delete(self.path(*parts), recursive=True)
@@ -229,7 +229,7 @@ class Coordination:
 
     def children(self, *parts: str) -> list[str]:
         """The names below this place; none if it is not there."""
-        with self.speaking():
+        with self.translating_errors():
             try:
                 return sorted(self.wait(self._client.get_children_async(self.path(*parts))))
             except NoNodeError:
@@ -253,12 +253,12 @@ class Coordination:
         connection._connect = noting
 
     def _read(self, *parts: str) -> tuple[dict[str, Any] | None, int]:
-        with self.speaking():
+        with self.translating_errors():
             found = self.found(self._client.get_async(self.path(*parts)))
         return (None, -1) if found is None else (decode(self.path(*parts), found[0]), found[1].version)
 
     @contextlib.contextmanager
-    def speaking(self) -> Iterator[None]:
+    def translating_errors(self) -> Iterator[None]:
         """Turn kazoo's errors into ours."""
         try:
             yield

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 
 from tidings.applications import Application
-from tidings.coordination.node_cache import View
+from tidings.coordination.node_cache import NodeCache
 from tidings.flows import Flow
 from tidings.publisher.balancing import strategy
 from tidings.publisher.flow_session import OPEN, FlowSession, SessionOptions
@@ -34,7 +34,7 @@ class Assignment:
     def __init__(
         self,
         publisher: str,
-        view: View,
+        nodes: NodeCache,
         ownership: Ownership,
         outbox: Outbox,
         pumps: Mapping[str, Pump],
@@ -45,7 +45,7 @@ class Assignment:
         options: SessionOptions,
     ) -> None:
         self._publisher = publisher
-        self._view = view
+        self._nodes = nodes
         self._ownership = ownership
         self._outbox = outbox
         self._pumps = pumps
@@ -78,9 +78,9 @@ class Assignment:
             return
         current = {flow: session.holder for flow, session in mine.items() if session.holder}
         if application.balance != "random":
-            self._view.fill([(*flow.place, "subscriber") for flow in flows if flow not in mine])
+            self._nodes.fill([(*flow.place, "subscriber") for flow in flows if flow not in mine])
             for flow in flows:
-                if flow not in mine and (holder := self._view.value(*flow.place, "subscriber")):
+                if flow not in mine and (holder := self._nodes.value(*flow.place, "subscriber")):
                     current[flow] = holder["id"]
         considered = list(mine) if application.balance == "random" else flows
         target = strategy(application.balance)(considered, self._shares(application.name), current)
@@ -98,7 +98,7 @@ class Assignment:
 
     def _shares(self, application: str) -> dict[str, float]:
         """The subscribers that take flows, and their weights; those that do not answer only if there are no others."""
-        names = self._view.children("applications", application, "subscribers")
+        names = self._nodes.children("applications", application, "subscribers")
         peers = {name: peer for name in names if (peer := self._peer(application, name))}
         staying = {name: peer.weight for name, peer in peers.items() if not peer.leaving}
         recent = time.monotonic() - self._patience
@@ -108,11 +108,11 @@ class Assignment:
     def _peer(self, application: str, subscriber: str | None) -> Peer | None:
         if subscriber is None:
             return None
-        value = self._view.value("applications", application, "subscribers", subscriber)
+        value = self._nodes.value("applications", application, "subscribers", subscriber)
         return Peer.from_json(value) if value is not None else None
 
     def _lives(self, session: FlowSession) -> bool:
-        return session.holder in self._view.children("applications", session.flow.application, "subscribers")
+        return session.holder in self._nodes.children("applications", session.flow.application, "subscribers")
 
     def _leaves(self, session: FlowSession) -> bool:
         peer = self._peer(session.flow.application, session.holder)

@@ -121,7 +121,7 @@ class Ownership:
         All are asked for before the first answer is waited for: thousands of flows take a few round trips.
         """
         tree = self._coordination
-        with tree.speaking():
+        with tree.translating_errors():
             asked = [self._ask(one.flow) for one in wanted]
             found = [{name: tree.found(one) for name, one in each.items()} for each in asked]
             for parent in {one.flow.place[:-1] for one, there in zip(wanted, found, strict=True) if not there["place"]}:
@@ -196,7 +196,7 @@ class Ownership:
         return True
 
     def _done(self, pending: Any) -> bool:
-        with self._coordination.speaking():
+        with self._coordination.translating_errors():
             results = self._coordination.wait(pending)
             failures = [result for result in results if isinstance(result, KazooException)]
             if not failures:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidings.applications import Application
-from tidings.coordination.node_cache import View
+from tidings.coordination.node_cache import NodeCache
 from tidings.errors import TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log, positions_at
@@ -33,10 +33,10 @@ class Plan:
     """The publisher that should own each flow; a flow that nobody can read is left out."""
 
 
-def read_plan(view: View) -> Plan:
+def read_plan(nodes: NodeCache) -> Plan:
     """The plan as it follows from what ZooKeeper says now."""
-    streams = _streams(view)
-    applications = _applications(view)
+    streams = _streams(nodes)
+    applications = _applications(nodes)
     flows = {
         application: [
             Flow(application.name, stream, shard)
@@ -47,23 +47,23 @@ def read_plan(view: View) -> Plan:
         for application in applications.values()
     }
     every = [flow for those in flows.values() for flow in those]
-    owners = plan_ownership(_members(view, streams), every, _pins(view, every))
+    owners = plan_ownership(_members(nodes, streams), every, _pins(nodes, every))
     return Plan(streams, applications, flows, owners)
 
 
-def _streams(view: View) -> dict[str, StreamDefinition]:
-    names = view.children("streams")
-    view.fill([("streams", name) for name in names])
-    known = {name: value for name in names if (value := view.value("streams", name))}
+def _streams(nodes: NodeCache) -> dict[str, StreamDefinition]:
+    names = nodes.children("streams")
+    nodes.fill([("streams", name) for name in names])
+    known = {name: value for name in names if (value := nodes.value("streams", name))}
     return {name: StreamDefinition.from_json(value) for name, value in known.items()}
 
 
-def _applications(view: View) -> dict[str, Application]:
+def _applications(nodes: NodeCache) -> dict[str, Application]:
     found = {}
-    names = view.children("applications")
-    view.fill([("applications", name) for name in names])
+    names = nodes.children("applications")
+    nodes.fill([("applications", name) for name in names])
     for name in names:
-        value = view.value("applications", name)
+        value = nodes.value("applications", name)
         try:
             if value is not None:
                 found[name] = Application.from_json(value)
@@ -72,8 +72,8 @@ def _applications(view: View) -> dict[str, Application]:
     return found
 
 
-def _members(view: View, streams: Mapping[str, StreamDefinition]) -> list[Member]:
-    records = {name: view.value("publishers", name) for name in view.children("publishers")}
+def _members(nodes: NodeCache, streams: Mapping[str, StreamDefinition]) -> list[Member]:
+    records = {name: nodes.value("publishers", name) for name in nodes.children("publishers")}
     return [_member(name, record, streams) for name, record in records.items() if record is not None]
 
 
@@ -92,9 +92,9 @@ def _member(name: str, record: Mapping[str, Any], streams: Mapping[str, StreamDe
     return Member(name, frozenset(readable), record["draining"], ranks)
 
 
-def _pins(view: View, flows: Sequence[Flow]) -> dict[Flow, str]:
-    view.fill([(*flow.place, "control") for flow in flows])
-    controls = {flow: view.value(*flow.place, "control") for flow in flows}
+def _pins(nodes: NodeCache, flows: Sequence[Flow]) -> dict[Flow, str]:
+    nodes.fill([(*flow.place, "control") for flow in flows])
+    controls = {flow: nodes.value(*flow.place, "control") for flow in flows}
     return {flow: control["pin"] for flow, control in controls.items() if control and control.get("pin")}
 
 

@@ -24,7 +24,7 @@ from kazoo.protocol.states import KazooState
 from tidings.applications import Application
 from tidings.coordination.lease import Lease
 from tidings.coordination.membership import Membership
-from tidings.coordination.node_cache import View
+from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination, check_name
 from tidings.errors import CoordinationUnavailable, PublisherExists, TidingsError
 from tidings.flows import Flow
@@ -98,15 +98,15 @@ class Publisher:
         self._pumps = Pumps(self._pump, self._give_up, patience)
         self._given_up: dict[Flow, int] = {}
         self._plan = Plan()
-        self._view = View(coordination, self._on_change)
+        self._nodes = NodeCache(coordination, self._on_change)
         taken = PublisherExists(f"a publisher {self.name!r} is running already; give this one another name")
-        self._membership = Membership(self._view, coordination, ("publishers", self.name), taken)
+        self._membership = Membership(self._nodes, coordination, ("publishers", self.name), taken)
         self._membership.join(self._record)
         self._lease = Lease(coordination)
         self._outbox = Outbox(self._ownership)
         self._assignment = Assignment(
             self.name,
-            self._view,
+            self._nodes,
             self._ownership,
             self._outbox,
             self._pumps.running,
@@ -230,7 +230,7 @@ class Publisher:
         self._given_up.clear()
         self._assignment.hang_up()
         self._membership.lost()
-        self._view.forget()
+        self._nodes.forget()
         self._coordination.ping()
         self._lost = False
 
@@ -238,7 +238,7 @@ class Publisher:
         """Take the flows that should be ours, and leave the others; False if it must be tried again soon."""
         self._release_given_up()
         self._membership.keep(self._record)
-        self._plan = plan = read_plan(self._view)
+        self._plan = plan = read_plan(self._nodes)
         mine = {flow for flow, owner in plan.owners.items() if owner == self.name}
         readable = {name: one.at(self._replica) for name, one in plan.streams.items() if self._reads(one)}
         self._pumps.open({flow.stream for flow in mine}, readable)
@@ -254,9 +254,9 @@ class Publisher:
                 with session.lock:
                     self._outbox.carry_out(session, session.redefine(plan.applications[flow.application]))
         wanted = [flow for flow in mine if flow not in owned and flow.stream in self._pumps.running]
-        self._view.fill([(*flow.place, "owner") for flow in wanted])
-        # One that has an owner is looked at again when that is gone, which the view tells.
-        free = [flow for flow in wanted if self._view.value(*flow.place, "owner") is None]
+        self._nodes.fill([(*flow.place, "owner") for flow in wanted])
+        # One that has an owner is looked at again when that is gone, which the cache tells.
+        free = [flow for flow in wanted if self._nodes.value(*flow.place, "owner") is None]
         whole = [
             self._take(free[at : at + TAKEN_TOGETHER], plan.applications) for at in range(0, len(free), TAKEN_TOGETHER)
         ]
@@ -292,7 +292,7 @@ class Publisher:
             return starting_position(applications[flow.application], flow, log, bounds[flow.stream][flow.shard], before)
 
         wanted = [
-            Wanted(flow, functools.partial(start, flow), self._view.version("applications", flow.application))
+            Wanted(flow, functools.partial(start, flow), self._nodes.version("applications", flow.application))
             for flow in flows
         ]
         taken = self._ownership.take(wanted, {"host": socket.gethostname(), "pid": os.getpid()})

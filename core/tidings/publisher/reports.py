@@ -123,7 +123,7 @@ class Oversight:
 
 def _datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:
     """The datamarkers of the flows that have one, asked for all at once."""
-    with tree.speaking():
+    with tree.translating_errors():
         asked = {flow: tree.client.get_async(tree.path(*flow.place, "datamarker")) for flow in flows}
         found = {flow: one for flow, pending in asked.items() if (one := tree.found(pending)) is not None}
     values = {flow: decode(tree.path(*flow.place, "datamarker"), raw) for flow, (raw, _) in found.items()}

@@ -25,7 +25,7 @@ from kazoo.protocol.states import KazooState
 from tidings.applications import sweep
 from tidings.coordination.lease import Lease
 from tidings.coordination.membership import Membership
-from tidings.coordination.node_cache import View
+from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination, check_name, decode
 from tidings.errors import SubscriberExists, TidingsError
 from tidings.flows import Flow
@@ -79,14 +79,14 @@ class Subscriber:
         self._lease = Lease(coordination)
         self._processing = Processing(self._caller, workers, self._lease.valid, self._closed)
         self._weighing = Weighing(self._processing.meter, capacity, load_interval)
-        self._view = View(coordination, self._changed.set)
+        self._nodes = NodeCache(coordination, self._changed.set)
         self._server = Server(self, address, security)
         self.address = f"{address.rpartition(':')[0]}:{self._server.port}"
         self._place = ("applications", application, "subscribers", self.id)
         taken = SubscriberExists(
             f"application {application!r} has a subscriber {self.id!r} already; give this one another id"
         )
-        self._membership = Membership(self._view, coordination, self._place, taken)
+        self._membership = Membership(self._nodes, coordination, self._place, taken)
         try:
             self._membership.join(self._record)
         except BaseException:
@@ -160,7 +160,7 @@ class Subscriber:
         """Look at the load now and then, beside that of the others."""
         if self._weighing.due():
             place = self._place[:-1]
-            others = [self._view.value(*place, name) for name in self._view.children(*place) if name != self.id]
+            others = [self._nodes.value(*place, name) for name in self._nodes.children(*place) if name != self.id]
             self._weighing.look([Peer.from_json(value) for value in others if value is not None])
 
     def _on_state(self, state: str) -> None:
@@ -188,10 +188,10 @@ class Subscriber:
 
     def _review(self, held: Held) -> None:
         """Let go of a flow that is not ours any more."""
-        holder = self._view.value(*held.flow.place, "subscriber")
+        holder = self._nodes.value(*held.flow.place, "subscriber")
         if holder is not None and (holder["id"] == self.id or not held.open):
             return
-        holder = self._coordination.read(*held.flow.place, "subscriber")  # the view may lag behind an opening
+        holder = self._coordination.read(*held.flow.place, "subscriber")  # the cache may lag behind an opening
         if holder is None or holder["id"] != self.id:
             self._processing.drop(held, "ZooKeeper names another subscriber")
         with self._processing.lock:
@@ -243,7 +243,7 @@ class Subscriber:
         def answered(asked: Any) -> None:
             holder = None
             try:
-                with self._coordination.speaking(), contextlib.suppress(NoNodeError):
+                with self._coordination.translating_errors(), contextlib.suppress(NoNodeError):
                     holder = decode(path, asked.get()[0])
             except TidingsError as error:
                 reply(flow_message("refused", flow, era, reason=str(error)))

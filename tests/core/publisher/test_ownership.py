@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.proxy import Proxy
 from tidings.cluster import Cluster
-from tidings.coordination.node_cache import View
+from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
 from tidings.datamarkers import Datamarker
 from tidings.errors import InvalidPosition
@@ -189,9 +189,9 @@ def test_a_flow_is_not_taken_for_an_application_that_was_dropped_or_changed_mean
     cluster: Cluster, owner: Make
 ) -> None:
     first, tree = owner("p1")
-    view = View(tree, lambda: None)
-    assert view.value("applications", "cache") is not None
-    seen = view.version("applications", "cache")
+    nodes = NodeCache(tree, lambda: None)
+    assert nodes.value("applications", "cache") is not None
+    seen = nodes.version("applications", "cache")
     cluster.coordination.write({"another": "definition"}, "applications", "cache")
     assert first.take([Wanted(FLOW, lambda before: START, seen)], {}) == [None]
     cluster.coordination.delete("applications", "cache")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from kazoo.protocol.states import KazooState
 
 from tidings.coordination.membership import Membership
-from tidings.coordination.node_cache import View
+from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import InvalidOption, TidingsError
 from tidings.flows import Flow
@@ -58,9 +58,9 @@ class Registry:
         self._known: Places | None = None
         self._closed = threading.Event()
         self._changed = threading.Event()
-        self._view = View(coordination, self._changed.set)
+        self._nodes = NodeCache(coordination, self._changed.set)
         taken = InvalidOption(f"service {service!r} has a gateway {id!r} already; give this one another id")
-        self._membership = Membership(self._view, coordination, (*self._gateways, id), taken)
+        self._membership = Membership(self._nodes, coordination, (*self._gateways, id), taken)
         self._membership.join(self._record)
         self._client = coordination.client
         self._client.add_listener(self._on_state)
@@ -98,10 +98,10 @@ class Registry:
 
     def _look(self) -> Places:
         self._membership.keep(self._record)
-        gateways = {name: self._view.value(*self._gateways, name) for name in self._view.children(*self._gateways)}
-        self._view.fill([(*flow.place, "subscriber") for flow in self._flows])
-        holders = {flow.shard: self._view.value(*flow.place, "subscriber") for flow in self._flows}
-        service = self._view.value(*self._service)
+        gateways = {name: self._nodes.value(*self._gateways, name) for name in self._nodes.children(*self._gateways)}
+        self._nodes.fill([(*flow.place, "subscriber") for flow in self._flows])
+        holders = {flow.shard: self._nodes.value(*flow.place, "subscriber") for flow in self._flows}
+        service = self._nodes.value(*self._service)
         return Places(
             {shard: str(value["id"]) for shard, value in holders.items() if value is not None and "id" in value},
             {name: str(value["url"]) for name, value in gateways.items() if value is not None and "url" in value},
