@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from tidings.allocation_policies import AllocationPolicy, Limits, Rider
 from tidings.positions import Position
-from tidings.publisher.caravans import AllocationPolicy, Caravan, Limits, Rider, assign
+from tidings.publisher.caravans import Caravan, assign
 
 
 @dataclass(frozen=True)

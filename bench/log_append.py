@@ -22,7 +22,8 @@ from bench.report import Row, less_is_better, milliseconds, more_is_better
 from tidings.logs import Appended, Transaction
 from tidings.positions import Position
 from tidings.producers import Producer
-from tidings.streams import Stream, StreamDefinition
+from tidings.stream_definition import StreamDefinition
+from tidings.streams import Stream
 from tidings.updates import PUBLISHED, from_rows, timed
 from tidings_connectors.delta.log import DeltaLog
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 import tidings
 from bench.report import Row, more_is_better
 from tidings.positions import Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.updates import checked, timed
 from tidings_connectors.delta.log import DeltaLog
 

@@ -15,7 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tidings
 from bench.report import Row, less_is_better, milliseconds
-from tidings.streams import Stream, StreamDefinition
+from tidings.stream_definition import StreamDefinition
+from tidings.streams import Stream
 from tidings_connectors.delta.log import DeltaLog
 
 

@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 import tidings
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
-from tidings.logs import split_address
 from tidings.runtime.zookeeper_server import EmbeddedZooKeeper
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition, split_address
 from tidings_connectors.delta.log import DeltaLog
 
 # How long an example takes says more about what else the machine does than about the code.
@@ -69,7 +68,7 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 def cluster(zookeeper: str, tmp_path: Path) -> Iterator[Cluster]:
     """A cluster of the test's own: a root of its own in the shared ZooKeeper, and a folder for its logs."""
-    with Cluster(Coordination(f"{zookeeper}/{uuid.uuid4()}"), logs=tmp_path / "streams") as own:
+    with Cluster(Coordination(f"{zookeeper}/{uuid.uuid4()}"), logs=f"delta:{tmp_path}/streams") as own:
         yield own
 
 

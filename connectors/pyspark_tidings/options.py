@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from tidings.cluster import connect
 from tidings.errors import InvalidOption
 from tidings.positions import Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 
 COMMON = {"stream", "zookeeper", "definition"}
 READ = COMMON | {"startingposition", "shards", "failondataloss"}

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from kazoo.exceptions import NoNodeError
-
-from tidings.coordination.zookeeper import Coordination, check_name
-from tidings.errors import InvalidOption, PluginMissing
+from tidings.errors import InvalidOption
 from tidings.filters import EVERYTHING, Filter, parse
+from tidings.names import check_name
 from tidings.positions import Positions
-from tidings.publisher.balancing import strategy
 
 MODES = ("reliable", "realtime")
 
@@ -130,32 +126,6 @@ def start_problems(start: Any, shards: Mapping[str, int | None]) -> Iterator[tup
             for shard in positions:
                 if int(shard) >= count:
                     yield (stream, shard), f"stream {stream!r} has shards 0 to {count - 1}, not {shard}"
-
-
-def check_balance(name: str) -> None:
-    """Refuse a way to share flows that is not there; not part of `Application`, which may be read anywhere."""
-    try:
-        strategy(name)
-    except PluginMissing as error:
-        raise PluginMissing(f"{error}; random and zookeeper are always there") from None
-
-
-def sweep(tree: Coordination, name: str) -> None:
-    """Take the empty place of an application away that was dropped while subscribers ran, once they are gone.
-
-    Safe beside a subscriber that registers, and beside who makes the application again: in one transaction either all
-    is deleted, which makes them begin with the place itself, or nothing is.
-    """
-    place = tree.path("applications", name)
-    with tree.translating_errors(), contextlib.suppress(NoNodeError):
-        raw, stat = tree.client.get(place)
-        if raw:
-            return
-        deletion = tree.client.transaction()
-        if stat.numChildren:
-            deletion.delete(f"{place}/subscribers")
-        deletion.delete(place, version=stat.version)
-        deletion.commit()
 
 
 def _streams(application: str, streams: Sequence[str]) -> tuple[str, ...]:

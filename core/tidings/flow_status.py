@@ -18,7 +18,7 @@ from tidings.logs import Log, WritableLog
 from tidings.positions import Bounds, Position, Positions
 
 if TYPE_CHECKING:
-    from tidings.cluster import Cluster
+    from tidings.catalogue import Catalogue
 
 FlowState = Literal["unassigned", "waiting", "failing", "running", "parked"]
 SHARDS_A_READ = 256  # shards whose next updates are read at once
@@ -61,7 +61,7 @@ class FlowStatus:
 
 
 def status(
-    cluster: Cluster, *, application: str | None = None, stream: str | None = None, shard: int | None = None
+    cluster: Catalogue, *, application: str | None = None, stream: str | None = None, shard: int | None = None
 ) -> list[FlowStatus]:
     """How the flows stand: all of them, or those of one application, stream or shard.
 
@@ -122,7 +122,7 @@ def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, _Record]:
 class _Reading:
     """What a stream's log says of the lag of flows that stand at these positions."""
 
-    def __init__(self, cluster: Cluster, stream: str, stands: set[tuple[int, Position]]) -> None:
+    def __init__(self, cluster: Catalogue, stream: str, stands: set[tuple[int, Position]]) -> None:
         self.problem: str | None = None
         self._bounds: dict[int, Bounds] = {}
         self._ages: dict[tuple[int, Position], float] = {}

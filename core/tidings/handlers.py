@@ -49,7 +49,7 @@ class Handler:
         """The flow has left this subscriber."""
 
 
-class Caller:
+class HandlerCaller:
     """Calls a handler, of any class that has some of the methods. Set `loop` for a handler with async methods."""
 
     def __init__(self, handler: Any, retries: int, backoff: float, stopped: threading.Event) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import re
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
@@ -17,17 +17,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.errors import InvalidOption, LogRestored, PositionsLost
+from tidings.errors import LogRestored, PluginBroken, PluginMissing, PositionsLost
 from tidings.plugins import load
 from tidings.positions import Bounds, Position, Positions
+from tidings.stream_definition import StreamDefinition, split_address
 
 SEARCHED_ROWS = 10_000
-SECRET = re.compile(r"://[^/@]*:[^/@]+@|\b(ssl)?password\s*=", re.IGNORECASE)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-    from tidings.streams import StreamDefinition
 
 
 class Transaction(NamedTuple):
@@ -102,6 +100,10 @@ class Log(Protocol):
     def open(cls, location: str, stream: StreamDefinition) -> Log:
         """Open a log that is there."""
 
+    @classmethod
+    def resolve(cls, location: str, folder: Path) -> str:
+        """The location as it is kept: if it is a path, an absolute one; a relative one starts at `folder`."""
+
     def bounds(self) -> dict[int, Bounds]:
         """What is held of each shard, now."""
 
@@ -175,21 +177,29 @@ class WritableLog(Log, Protocol):
         """Delete the log with all its updates."""
 
 
-def split_address(address: str) -> tuple[str, str]:
-    """A log's address as its scheme and its location.
+def resolve_log(address: str, folder: Path) -> str:
+    """The address of a log as it is kept, whatever folder its readers work in.
 
-    >>> split_address("delta:/data/contacts")
-    ('delta', '/data/contacts')
+    That of a log which cannot be loaded is left alone: whoever opens it is told.
+
+    >>> resolve_log("delta:data/contacts", Path("/project"))
+    'delta:/project/data/contacts'
     """
-    scheme, colon, location = address.partition(":")
-    if not colon or not scheme or not location:
-        raise InvalidOption(f"{address!r} is no log: write a scheme and a place, as in delta:/data/contacts")
-    if SECRET.search(location):
-        raise InvalidOption(
-            f"the address of a {scheme} log must not hold a password, since it is kept in ZooKeeper and shown: "
-            "give it by the environment or by a file, as docs/tail-a-database.md says"
-        )
-    return scheme, location
+    scheme, location = split_address(address)
+    try:
+        kind: type[Log] = load("tidings.logs", scheme)
+    except (PluginBroken, PluginMissing):
+        return address
+    return f"{scheme}:{kind.resolve(location, folder)}"
+
+
+def resolve_path(location: str, folder: Path) -> str:
+    """A path as `Log.resolve` returns it; what names a scheme of its own, as in `s3://…`, is left alone.
+
+    >>> resolve_path("data/contacts", Path("/project")), resolve_path("s3://bucket/contacts", Path("/project"))
+    ('/project/data/contacts', 's3://bucket/contacts')
+    """
+    return location if "://" in location else os.path.abspath(folder / Path(location).expanduser())
 
 
 def create_log(stream: StreamDefinition) -> Log:

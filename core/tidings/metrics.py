@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from types import TracebackType
 from typing import Any
 
@@ -18,7 +19,6 @@ from prometheus_client.core import InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from tidings import __version__
 from tidings.errors import InvalidOption
 
 LOOPBACK = "127.0.0.1"
@@ -43,7 +43,7 @@ class Build(Collector):
 
     def collect(self) -> list[InfoMetricFamily]:
         """One series, whose label is the version."""
-        return [InfoMetricFamily("tidings", "The framework.", {"version": __version__})]
+        return [InfoMetricFamily("tidings", "The framework.", {"version": version("tidings")})]
 
 
 class MetricsServer:

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tidings import Handler
-from tidings.applications import Application, check_start, start_problems, sweep
+from tidings.applications import Application, check_start, start_problems
 from tidings.cluster import Cluster, connect
+from tidings.coordination.membership import sweep
 from tidings.errors import (
     ApplicationExists,
     FilterWarning,

@@ -114,7 +114,7 @@ def test_an_address_that_is_none_is_refused(address: str) -> None:
 
 def test_with_credentials_others_may_read_and_not_write(zookeeper: str, tmp_path: Path) -> None:
     address = f"{zookeeper}/guarded"
-    with Cluster(Coordination(address, credentials="operator:secret"), logs=tmp_path) as ours:
+    with Cluster(Coordination(address, credentials="operator:secret"), logs=f"delta:{tmp_path}") as ours:
         ours.create_stream("contacts")
         with connect(address) as stranger:
             assert stranger.stream("contacts").shards == 16

@@ -11,7 +11,8 @@ import threading
 from concurrent.futures import Future
 
 from tidings.positions import Position
-from tidings.streams import Stream, StreamDefinition
+from tidings.stream_definition import StreamDefinition
+from tidings.streams import Stream
 
 
 def main(folder: str, shards: str, writer: str, seed: str, acknowledgements: str) -> None:

@@ -22,7 +22,7 @@ import pytest
 from tests.support.mysql_install import die_with_parent, free_port, missing, owner, program, template
 from tidings.logs import Reader, create_log
 from tidings.positions import Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.mysql.log import MysqlLog
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.mysql_server import Scene, Server, drain, floors, now
 from tidings.logs import create_log, open_log
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.mysql.log import MysqlLog
 

@@ -21,7 +21,7 @@ import pytest
 
 from tidings.logs import create_log
 from tidings.positions import Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.postgres.log import PostgresLog
 

@@ -12,7 +12,7 @@ import sys
 
 from tidings.logs import open_log
 from tidings.positions import Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 
 WARM = 50_000  # rows after which all is loaded that is needed
 

@@ -37,7 +37,7 @@ class Scene:
         self.root = "/" + address.partition("/")[2]
         self.folder = folder
         # A session that outlives a ZooKeeper that is away for a while.
-        self.cluster = Cluster(Coordination(address, session_timeout=60), logs=folder / "streams")
+        self.cluster = Cluster(Coordination(address, session_timeout=60), logs=f"delta:{folder}/streams")
         self.stream: Stream
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._closing = contextlib.ExitStack()

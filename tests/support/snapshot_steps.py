@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tidings.positions import Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.cdc import snapshot
 from tidings_connectors.cdc.base import Tailing
@@ -22,7 +22,7 @@ ROWS = 100  # in a chunk
 CHILD = """
 import json, sys
 from tidings.logs import create_log
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings_connectors.cdc import snapshot
 
 snapshot.CHUNK = int(sys.argv[2])

@@ -24,7 +24,7 @@ from pyspark.sql import functions as sf
 from tests.support.drivers import PATIENCE, Drivers, Load, applied, grows, kill
 from tests.support.pipeline_fixtures import Make
 from tidings.cluster import Cluster, connect
-from tidings.coordination.pipeline_lock import Claim
+from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import PipelineFailed, PipelineHeld
 from tidings.pipelines.pipeline import Pipeline
 from tidings.stages import Stage
@@ -105,7 +105,7 @@ def test_a_second_driver_is_refused_and_told_who_holds_the_pipeline(
             pytest.raises(PipelineHeld, match=rf"pipeline 'p' runs already: {held_by}"),
             connect(cluster.address) as own,
         ):
-            Claim(own.coordination, "p")
+            PipelineLock(own.coordination, "p")
         holder = cluster.coordination.read("pipelines", "p")
         assert holder is not None
         assert holder["pid"] == os.getpid()
@@ -120,7 +120,7 @@ def test_a_claim_of_a_process_of_this_machine_that_died_is_waited_for(cluster: C
     left.coordination.create(holder, "pipelines", "p", ephemeral=True)
     ending = threading.Timer(1.0, left.close)  # as ZooKeeper ends a session that is not heard of
     ending.start()
-    claim = Claim(cluster.coordination, "p")
+    claim = PipelineLock(cluster.coordination, "p")
     assert claim.valid()
     claim.release()
     ending.join()
@@ -145,7 +145,7 @@ def test_a_lost_session_ends_the_pipeline_and_another_driver_goes_on(
         run.wait(PATIENCE)
     contacts.writable_log.append(make_updates(10, seed=1))
     with connect(cluster.address) as other:
-        claim = Claim(other.coordination, "p")
+        claim = PipelineLock(other.coordination, "p")
         run.stop()  # lets go of nothing that is another's
         assert other.coordination.read("pipelines", "p") is not None
         claim.release()

@@ -13,7 +13,7 @@ from tidings.errors import CoordinationUnavailable, TidingsError
 from tidings.flow_status import status
 from tidings.flows import Flow
 from tidings.publisher.ownership import Member, Ownership, plan_ownership
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 
 FLOWS = [Flow("cache", "orders", shard) for shard in range(3)]

@@ -24,7 +24,7 @@ from tidings_connectors.cdc.snapshot_reader import Losses, MergedReader
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidings.streams import StreamDefinition
+    from tidings.stream_definition import StreamDefinition
 
 STEP_ROWS = 50_000
 Options = TypeVar("Options", bound=SnapshotOptions)
@@ -42,6 +42,10 @@ class Tailing(abc.ABC):
     @abc.abstractmethod
     def _of(cls, location: str, stream: StreamDefinition) -> Self:
         """The log of a stream, not looked at yet."""
+
+    @classmethod
+    def resolve(cls, location: str, folder: Path) -> str:
+        return location
 
     @classmethod
     def abandon(cls, location: str, stream: StreamDefinition) -> None:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidings.errors import InvalidOption, InvalidPosition, LogUnavailable
-from tidings.logs import Appended, Slice, TailReader, Transaction, check_held
+from tidings.logs import Appended, Slice, TailReader, Transaction, check_held, resolve_path
 from tidings.positions import Bounds, Position, Positions
 from tidings.storage.delta_commits import milliseconds
 from tidings.updates import SCHEMA, shards_of
@@ -46,7 +46,7 @@ from tidings_connectors.delta.table import SegmentTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidings.streams import StreamDefinition
+    from tidings.stream_definition import StreamDefinition
 
 SEGMENT_ROWS = 1_000_000
 SEGMENT_BYTES = 128 * 2**20
@@ -74,6 +74,10 @@ class DeltaLog:
     def open(cls, location: str, stream: StreamDefinition) -> DeltaLog:
         with _translating_errors(stream.name, location):
             return cls(SegmentTable(_folder(location), stream.name, stream.shards), stream)
+
+    @classmethod
+    def resolve(cls, location: str, folder: Path) -> str:
+        return resolve_path(location, folder)
 
     def bounds(self) -> dict[int, Bounds]:
         with self._translating_errors():

@@ -21,7 +21,7 @@ from tidings_connectors.delta.segments import Offsets, Segment, Span, read_segme
 from tidings_connectors.delta.table import SegmentTable
 
 if TYPE_CHECKING:
-    from tidings.streams import StreamDefinition
+    from tidings.stream_definition import StreamDefinition
 
 EVERY = 64  # versions
 VACUUM_EVERY = 64 * EVERY

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from tidings.errors import InvalidOption, LogMismatch, LogRestored, LogUnavailable, PositionsLost
-from tidings.logs import Read, Reader
+from tidings.logs import Read, Reader, resolve_path
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc import base
@@ -38,7 +38,7 @@ from tidings_connectors.delta_cdf.snapshot import DeltaRows
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from tidings.streams import StreamDefinition
+    from tidings.stream_definition import StreamDefinition
 
 FEED = "delta.enableChangeDataFeed"
 OPERATIONS = {"insert": INSERT, "update_postimage": UPDATE, "update_preimage": DELETE, "delete": DELETE}
@@ -109,6 +109,10 @@ class DeltaCdfLog(Tailing):
             raise InvalidOption(
                 f"the table in {self.folder} has no column {missing[0]!r} to be its key (columns: {', '.join(names)})"
             )
+
+    @classmethod
+    def resolve(cls, location: str, folder: Path) -> str:
+        return resolve_path(location, folder)
 
     def bounds(self) -> dict[int, Bounds]:
         with self._lock:

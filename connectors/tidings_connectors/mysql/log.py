@@ -45,7 +45,7 @@ from tidings_connectors.mysql.reader import MysqlReader
 from tidings_connectors.mysql.snapshot import MysqlTables
 
 if TYPE_CHECKING:
-    from tidings.streams import StreamDefinition
+    from tidings.stream_definition import StreamDefinition
 
 FRESH = 0.2  # seconds for which bounds are not asked for again
 REMEMBERED = 64  # states that readers have met

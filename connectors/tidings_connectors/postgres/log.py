@@ -29,7 +29,7 @@ from tidings_connectors.postgres.slots import FRESH, Slot, State
 from tidings_connectors.postgres.snapshot import PostgresTables
 
 if TYPE_CHECKING:
-    from tidings.streams import StreamDefinition
+    from tidings.stream_definition import StreamDefinition
 
 ROW_BYTES = 200  # of WAL, as a guess
 

@@ -12,7 +12,7 @@ from tidings_connectors.cdc import base
 from tidings_connectors.cdc.snapshot import SnapshotOptions
 
 if TYPE_CHECKING:
-    from tidings.streams import StreamDefinition
+    from tidings.stream_definition import StreamDefinition
 
 MAX_NAME = 63  # bytes of a name in PostgreSQL
 

@@ -10,14 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tidings.applications import check_balance, start_problems
+from tidings.allocation_policies import policy as allocation_policy
+from tidings.applications import start_problems
 from tidings.config.spec import ApplicationSpec, Spec
 from tidings.config.yaml_lines import Key, Mistakes
 from tidings.errors import InvalidConfig, LogMismatch, TidingsError
-from tidings.logs import create_log, open_log, split_address
+from tidings.logs import create_log, open_log
 from tidings.pipelines.check import check_stage
 from tidings.plugins import load
-from tidings.streams import StreamDefinition
+from tidings.publisher.balancing import strategy
+from tidings.stream_definition import StreamDefinition, split_address
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -99,7 +101,7 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
     known = there.get(wanted.name)
     after = wanted.to_json()
     if policy := wanted.caravans.get("policy"):
-        _found(lambda: load("tidings.allocation", policy), (*key, "caravans", "policy"), mistakes)
+        _found(lambda: allocation_policy(policy), (*key, "caravans", "policy"), mistakes)
     if known is None:
         _check_new_log(wanted, there, (*key, "log"), mistakes)
         return Action("stream", wanted.name, "create", f"{wanted.shards} shards in {wanted.log}", None, after)
@@ -163,7 +165,7 @@ def _check_application(application: ApplicationSpec, streams: Streams, key: Key,
     shards = {stream: streams[stream].shards if stream in streams else None for stream in application.streams}
     for place, problem in start_problems(application.start, shards):
         mistakes.blame((*key, "start", *place), problem)
-    _found(lambda: check_balance(application.balance), (*key, "balance"), mistakes)
+    _found(lambda: strategy(application.balance), (*key, "balance"), mistakes)
 
 
 def _check_stream(name: str, streams: Streams, key: Key, mistakes: Mistakes) -> None:

@@ -133,7 +133,7 @@ def shard_set(text: str) -> frozenset[int]:
 
 
 def _parse_shards(text: str) -> frozenset[int]:
-    from tidings.streams import MAX_SHARDS
+    from tidings.stream_definition import MAX_SHARDS
 
     shards: set[int] = set()
     for part in text.split(","):

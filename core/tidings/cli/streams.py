@@ -81,7 +81,7 @@ def create_command(
     json: Json = False,
 ) -> None:
     """Make a stream. One that is there with this very definition is left as it is."""
-    from tidings.config.spec import resolve_log
+    from tidings.logs import resolve_log
 
     place = resolve_log(log, Path.cwd())
     with connected(zookeeper, timeout) as cluster:

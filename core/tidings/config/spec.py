@@ -18,28 +18,18 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from tidings.applications import Application, check_start, start_problems
 from tidings.config.units import parse_duration, parse_size
 from tidings.config.yaml_lines import Key, Mistakes, read
-from tidings.coordination.zookeeper import check_name, split_address
+from tidings.coordination.zookeeper import split_address
 from tidings.errors import InvalidConfig, InvalidOption, TidingsError
 from tidings.filters import parse as parse_filter
-from tidings.logs import split_address as split_log
-from tidings.streams import DEFAULT_SHARDS, MAX_SHARDS, StreamDefinition
+from tidings.logs import resolve_log
+from tidings.names import check_name
+from tidings.stream_definition import DEFAULT_SHARDS, MAX_SHARDS, StreamDefinition
+from tidings.stream_definition import split_address as split_log
 
 FILE_NAMES = ("tidings.yml", "tidings.yaml")
 DEFAULT_STORAGE = "storage"
 
 T = TypeVar("T")
-
-
-def resolve_log(address: str, folder: Path) -> str:
-    """A log's address, its path made absolute: a relative one starts at `folder`.
-
-    >>> resolve_log("delta:data/contacts", Path("/project"))
-    'delta:/project/data/contacts'
-    """
-    scheme, location = split_log(address)
-    if scheme not in ("delta", "delta-cdf") or "://" in location:
-        return address
-    return f"{scheme}:{os.path.abspath(folder / Path(location).expanduser())}"
 
 
 # What pydantic checks. A validator raises ValueError where the rest of tidings raises TidingsError.

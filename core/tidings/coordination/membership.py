@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
+from kazoo.exceptions import NoNodeError
+
 from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import TidingsError
@@ -53,3 +55,21 @@ class Membership:
         if self._coordination.client.connected:
             with contextlib.suppress(TidingsError):
                 self._coordination.release(*self._place)
+
+
+def sweep(tree: Coordination, name: str) -> None:
+    """Take the empty place of an application away that was dropped while subscribers ran, once they are gone.
+
+    Safe beside a subscriber that registers, and beside who makes the application again: in one transaction either all
+    is deleted, which makes them begin with the place itself, or nothing is.
+    """
+    place = tree.path("applications", name)
+    with tree.translating_errors(), contextlib.suppress(NoNodeError):
+        raw, stat = tree.client.get(place)
+        if raw:
+            return
+        deletion = tree.client.transaction()
+        if stat.numChildren:
+            deletion.delete(f"{place}/subscribers")
+        deletion.delete(place, version=stat.version)
+        deletion.commit()

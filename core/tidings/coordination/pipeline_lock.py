@@ -15,7 +15,7 @@ from tidings.coordination.zookeeper import Coordination
 from tidings.errors import PipelineHeld, TidingsError
 
 
-class Claim:
+class PipelineLock:
     """The right to run a pipeline, for as long as this session lives. Taken when made, or `PipelineHeld`.
 
     Once the session is lost the claim is, for good: another process may have it by then.

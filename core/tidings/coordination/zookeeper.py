@@ -36,22 +36,14 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
-from tidings.errors import CoordinationDenied, CoordinationUnavailable, ForeignValue, InvalidName, InvalidOption
+from tidings.errors import CoordinationDenied, CoordinationUnavailable, ForeignValue, InvalidOption
 
 DEFAULT_ROOT = "/tidings"
 VALUE_VERSION = 1
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ADDRESS = re.compile(r"(?P<hosts>[^/,\s]+:\d+(,[^/,\s]+:\d+)*)(?P<root>(/[^/\s]+)*)/?")
 
 # By kazoo's own rule a server that was away for a minute would be tried again a minute after it is back, or later.
 RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
-
-
-def check_name(kind: str, name: str) -> str:
-    """The name, if it can be a node of ZooKeeper's and a folder's name."""
-    if not _NAME.fullmatch(name):
-        raise InvalidName(f"{name!r} is no name for {kind}: use 1 to 128 letters, digits, '.', '_' and '-'")
-    return name
 
 
 def split_address(address: str) -> tuple[str, str]:

@@ -12,10 +12,11 @@ from tidings.errors import InvalidConfig, TidingsError
 from tidings.logs import WritableLog
 from tidings.pipelines.pipeline import Pipeline
 from tidings.stages import Stage, parse
-from tidings.streams import Stream, StreamDefinition
+from tidings.stream_definition import StreamDefinition
+from tidings.streams import Stream
 
 if TYPE_CHECKING:
-    from tidings.cluster import Cluster
+    from tidings.catalogue import Catalogue
     from tidings.config.spec import PipelineSpec, Spec
     from tidings.config.yaml_lines import Key, Mistakes
 
@@ -29,7 +30,7 @@ def choose(spec: Spec, wanted: str | None) -> list[str]:
     return list(spec.pipelines) if wanted is None else [wanted]
 
 
-def plan(spec: Spec, cluster: Cluster, names: Sequence[str]) -> list[Pipeline]:
+def plan(spec: Spec, cluster: Catalogue, names: Sequence[str]) -> list[Pipeline]:
     """These pipelines, ready to be started; `InvalidConfig` if any of them cannot be."""
     mistakes = spec.mistakes()
     there = {stream.name: stream for stream in cluster.streams()}
@@ -71,7 +72,9 @@ def check_stage(
     return stage
 
 
-def _plan(name: str, spec: Spec, cluster: Cluster, there: Mapping[str, Stream], mistakes: Mistakes) -> Pipeline | None:
+def _plan(
+    name: str, spec: Spec, cluster: Catalogue, there: Mapping[str, Stream], mistakes: Mistakes
+) -> Pipeline | None:
     wanted, key = spec.pipelines[name], ("pipelines", name)
     stage = check_stage(wanted, {stream: one.definition for stream, one in there.items()}, key, mistakes)
     inputs = [_check_input(one, (*key, "input", at), spec, there, mistakes) for at, one in enumerate(wanted.input)]

@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidings.coordination.pipeline_lock import Claim
-from tidings.coordination.zookeeper import check_name
+from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import InvalidOption, LogMismatch, PipelineFailed
+from tidings.names import check_name
 from tidings.stages import Stage, make
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from tidings.cluster import Cluster
+    from tidings.catalogue import Catalogue
     from tidings.pipelines.query import PipelineRun
 
 MAX_ROWS = 50_000  # of each input in one batch, which a driver must be able to hold
@@ -38,7 +38,7 @@ class Pipeline:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: Catalogue,
         name: str,
         *,
         input: str | Sequence[str],
@@ -82,7 +82,7 @@ class Pipeline:
 
         from tidings.pipelines.query import PipelineRun, cause
 
-        claim = Claim(self.cluster.coordination, self.name)
+        claim = PipelineLock(self.cluster.coordination, self.name)
         try:
             self._note_inputs()
             return PipelineRun(self, spark, claim, once=once)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.coordination.pipeline_lock import Claim
+from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import PipelineFailed, TidingsError
 from tidings.logs import Transaction
 from tidings.pipelines.pipeline import INTERVAL, Pipeline
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 class PipelineRun:
     """One run of a pipeline. Made by `Pipeline.start`; a context manager, which stops it at its end."""
 
-    def __init__(self, pipeline: Pipeline, spark: SparkSession, claim: Claim, *, once: bool = False) -> None:
+    def __init__(self, pipeline: Pipeline, spark: SparkSession, claim: PipelineLock, *, once: bool = False) -> None:
         self.pipeline = pipeline
         self.name = pipeline.name
         self.error: BaseException | None = None

@@ -12,15 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from tidings.allocation_policies import AllocationPolicy, Limits, Rider, default_policy, policy
 from tidings.errors import PluginBroken, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log, TailedLog
-from tidings.plugins import load
 from tidings.positions import Position
-from tidings.publisher.caravans import AllocationPolicy, Caravan, Limits, Rider, assign
+from tidings.publisher.caravans import Caravan, assign
 from tidings.publisher.flow_session import OPEN, FlowSession
 
-POLICY = "gaps"
 INTERVAL_S = 0.25  # between two allocations, if nothing happens
 LEAST_INTERVAL_S = 0.01  # whatever happens
 
@@ -65,7 +64,7 @@ class Allocation:
         self._lock = lock
         self._run = run
         self._on_trouble = on_trouble
-        self._policy: AllocationPolicy = load("tidings.allocation", POLICY)
+        self._policy: AllocationPolicy = policy(default_policy())
         self._limits = Limits()
         self._caravans: dict[Caravan, threading.Thread] = {}
         self._count = 0
@@ -82,9 +81,9 @@ class Allocation:
         for thread in self._caravans.values():
             thread.join()
 
-    def control(self, policy: str, limits: Limits) -> None:
-        """Go by this policy and these limits from now on."""
-        self._policy = load("tidings.allocation", policy)
+    def control(self, name: str | None, limits: Limits) -> None:
+        """Go by this policy and these limits from now on; without a name, by the default policy."""
+        self._policy = policy(name or default_policy())
         self._limits = limits
         self._now.set()
 

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator, Mapping
 
 from tidings.applications import Application
 from tidings.coordination.node_cache import NodeCache
+from tidings.coordination.subscriber_record import SubscriberRecord
 from tidings.flows import Flow
 from tidings.publisher.balancing import strategy
 from tidings.publisher.flow_session import OPEN, FlowSession, SessionOptions
 from tidings.publisher.outbox import Finish, Outbox
 from tidings.publisher.ownership import Ownership
 from tidings.publisher.pump import Pump
-from tidings.subscriber.load import Peer
 from tidings.wire.connection import Connection
 from tidings.wire.protocol import PROTOCOL, Message
 from tidings.wire.security import Security
@@ -105,11 +105,11 @@ class Assignment:
         broken = {name: self._unreachable.get((application, name), -1e9) for name in staying}
         return {name: weight for name, weight in staying.items() if broken[name] < recent} or staying
 
-    def _peer(self, application: str, subscriber: str | None) -> Peer | None:
+    def _peer(self, application: str, subscriber: str | None) -> SubscriberRecord | None:
         if subscriber is None:
             return None
         value = self._nodes.value("applications", application, "subscribers", subscriber)
-        return Peer.from_json(value) if value is not None else None
+        return SubscriberRecord.from_json(value) if value is not None else None
 
     def _lives(self, session: FlowSession) -> bool:
         return session.holder in self._nodes.children("applications", session.flow.application, "subscribers")

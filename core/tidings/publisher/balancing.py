@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
+from tidings.errors import PluginMissing
 from tidings.flows import Flow
 from tidings.plugins import load
 
@@ -69,5 +70,8 @@ def strategy(name: str) -> Strategy:
     built_in: dict[str, Strategy] = {"random": weighted_random, "zookeeper": even}
     if name in built_in:
         return built_in[name]
-    found: Strategy = load("tidings.balancers", name)
+    try:
+        found: Strategy = load("tidings.balancers", name)
+    except PluginMissing as error:
+        raise PluginMissing(f"{error}; {' and '.join(built_in)} are always there") from None
     return found

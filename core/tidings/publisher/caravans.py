@@ -2,8 +2,8 @@
 
 A caravan is one reader of a log, with the flows that ride on it. The one that is nearest to the head of the log leads.
 Flows that fall behind, or have to start from the past, ride on others, until those are so near to one in front that the
-two become one. Which flows should ride together is for an allocation policy to say, a pure function that is found by
-its name among the entry points of the group `tidings.allocation`. How flows come there is for this module.
+two become one. Which flows should ride together is for an allocation policy to say. How flows come there is for this
+module.
 
 A flow can only change to a caravan that has not passed it: it rides along until its own place is reached. So when two
 caravans become one, it is the one behind that goes on.
@@ -13,70 +13,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from tidings.errors import InvalidOption
 from tidings.logs import Reader
 from tidings.positions import Position
 
-CARAVANS = 8
-BURST = 0.25  # seconds whose share of a rate may be made up for
-FASTER = 1.25  # how much faster than the lead the others may always read, whatever the limits
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the caravans of a stream may do, in one publisher.
-
-    `caravans` is how many there may be; `rate` how many updates a second one may read, `total_rate` all together.
-    """
-
-    caravans: int = CARAVANS
-    rate: float | None = None
-    total_rate: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.caravans < 1 or any(rate is not None and rate <= 0 for rate in (self.rate, self.total_rate)):
-            raise InvalidOption(f"{self} cannot be: at least one caravan, and rates above 0")
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Limits:
-        """The limits that an operator has set, or a stream's definition."""
-        return cls(value.get("caravans") or CARAVANS, value.get("rate"), value.get("total_rate"))
-
-    def allowances(self, lead: float, trailing: int) -> tuple[float, float]:
-        """How fast the lead may read, and each of the others, if the lead reads so many updates a second.
-
-        The others can always gain on the lead.
-
-        >>> Limits(total_rate=1000).allowances(lead=100, trailing=3)
-        (210.52631578947367, 300.0)
-        >>> Limits().allowances(lead=100, trailing=3)
-        (inf, inf)
-        """
-        one, together = self.rate or math.inf, self.total_rate or math.inf
-        if not trailing:
-            return min(one, together), math.inf
-        cap = min(one / FASTER, together / (1 + FASTER * trailing))
-        return cap, min(one, (together - min(lead, cap)) / trailing if together != math.inf else math.inf)
-
-
-@dataclass(frozen=True, slots=True)
-class Rider:
-    """A flow, as a policy sees it: `behind` is about how many updates lie between it and the head of the log.
-
-    An application has a flow for each shard; each gets its own part of what is read.
-    """
-
-    flow: Hashable
-    behind: int
-    shard: int = 0
-
-
-AllocationPolicy = Callable[[Sequence[Rider], Limits], Sequence[Sequence[Rider]]]
-"""Which flows should ride together: each of them in one group, and no more groups than the limits allow."""
+BURST_S = 0.25  # whose share of a rate may be made up for
 
 
 class Riding(Protocol):
@@ -111,7 +55,7 @@ class Caravan:
     closed: bool = False
     idle_at: object = None
     """The bounds of the log at which it found nothing to read."""
-    meter: Meter = field(default_factory=lambda: Meter())
+    meter: ReadMeter = field(default_factory=lambda: ReadMeter())
     bulk: bool = False
     """Whether a Spark job sends for it: until that ends its flows stay."""
     ready: float = field(default_factory=time.monotonic)
@@ -127,19 +71,19 @@ class Caravan:
     def hold_back(self, rows: int, rate: float) -> None:
         """It has read so many rows: let it wait until that took as long as it takes at this rate."""
         if rate != math.inf:
-            self.ready = max(self.ready, time.monotonic() - BURST) + rows / rate
+            self.ready = max(self.ready, time.monotonic() - BURST_S) + rows / rate
 
 
-class Meter:
+class ReadMeter:
     """How many updates and bytes were read, and how fast.
 
-    >>> meter = Meter(clock=iter([0.0, 4.0, 4.0]).__next__)
+    >>> meter = ReadMeter(clock=iter([0.0, 4.0, 4.0]).__next__)
     >>> meter.count(rows=100, size=5_000)
     >>> meter.rate, meter.rows, meter.bytes
     (25.0, 100, 5000)
     """
 
-    SPAN = 4.0  # seconds over which the rate is taken
+    SPAN_S = 4.0  # over which the rate is taken
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.rows = self.bytes = 0
@@ -158,11 +102,11 @@ class Meter:
     def rate(self) -> float:
         """Updates a second, of late."""
         self._decay()
-        return self._recent / max(1.0, min(self.SPAN, self._looked - self._since))
+        return self._recent / max(1.0, min(self.SPAN_S, self._looked - self._since))
 
     def _decay(self) -> None:
         now = self._clock()
-        self._recent *= math.exp(-(now - self._looked) / self.SPAN)
+        self._recent *= math.exp(-(now - self._looked) / self.SPAN_S)
         self._looked = now
 
 

@@ -17,7 +17,7 @@ from tidings.flows import Flow
 from tidings.logs import Log, positions_at
 from tidings.positions import Bounds, Position
 from tidings.publisher.ownership import Member, plan_ownership
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 
 logger = logging.getLogger(__name__)
 

@@ -25,10 +25,11 @@ from tidings.applications import Application
 from tidings.coordination.lease import Lease
 from tidings.coordination.membership import Membership
 from tidings.coordination.node_cache import NodeCache
-from tidings.coordination.zookeeper import Coordination, check_name
+from tidings.coordination.zookeeper import Coordination
 from tidings.errors import CoordinationUnavailable, PublisherExists, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log, open_log
+from tidings.names import check_name
 from tidings.positions import Position, Positions
 from tidings.publisher.assignment import Assignment
 from tidings.publisher.bulk import send_in_bulk
@@ -37,9 +38,9 @@ from tidings.publisher.outbox import Outbox
 from tidings.publisher.ownership import Ownership, Taken, Wanted
 from tidings.publisher.plan import Plan, read_plan, starting_position
 from tidings.publisher.pump import BULK_ROWS, Pump
-from tidings.publisher.pump_set import Pumps
-from tidings.publisher.reports import Oversight
-from tidings.streams import StreamDefinition
+from tidings.publisher.pump_set import PumpSet
+from tidings.publisher.reports import Reporter
+from tidings.stream_definition import StreamDefinition
 from tidings.wire.security import OPEN, Security
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ class Publisher:
         self._draining = False
         self._suspended = False
         self._lost = False
-        self._pumps = Pumps(self._pump, self._give_up, patience)
+        self._pumps = PumpSet(self._pump, self._give_up, patience)
         self._given_up: dict[Flow, int] = {}
         self._plan = Plan()
         self._nodes = NodeCache(coordination, self._on_change)
@@ -115,7 +116,7 @@ class Publisher:
             security=security,
             options=self._options,
         )
-        self._oversight = Oversight(
+        self._oversight = Reporter(
             coordination,
             self.name,
             self._pumps.running,

@@ -25,7 +25,7 @@ from tidings.publisher.data_loss import DataLoss
 from tidings.publisher.flow_session import FlowSession, Ride
 from tidings.publisher.outbox import Outbox
 from tidings.publisher.read_batch import Part, ReadBatch, Rows, fresh, messages
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.wire.connection import Connection
 
 READ_ROWS = 50_000

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Set
 from tidings.errors import TidingsError
 from tidings.publisher.flow_session import FlowSession
 from tidings.publisher.pump import RETRY_S, Pump
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 
 logger = logging.getLogger(__name__)
 
 
-class Pumps:
+class PumpSet:
     """Makes and closes pumps. `release` is called with each flow of a log that is not read any more; it cannot fail.
 
     A log is given up when it could not be read for `patience` seconds.

@@ -13,14 +13,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from tidings.allocation_policies import Limits
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
 from tidings.errors import InvalidOption, TidingsError
 from tidings.flows import Flow
 from tidings.logs import TailedLog
 from tidings.positions import Position, Positions
-from tidings.publisher.allocation import POLICY
-from tidings.publisher.caravans import Limits
 from tidings.publisher.pump import Pump
 
 PLACE = "caravans"
@@ -29,7 +28,7 @@ EVERY = 3.0  # seconds between two reports
 logger = logging.getLogger(__name__)
 
 
-class Oversight:
+class Reporter:
     """Reports on the pumps of one publisher, and hears what operators want of them; in a thread of its own."""
 
     def __init__(
@@ -95,7 +94,7 @@ class Oversight:
         self._heard = {known: word for known, word in self._heard.items() if known in self._pumps.values()}
         self._heard[pump] = said
         try:
-            pump.allocation.control(said.get("policy") or POLICY, Limits.from_json(said))
+            pump.allocation.control(said.get("policy"), Limits.from_json(said))
         except (TidingsError, TypeError) as error:
             raise InvalidOption(f"the caravans of stream {stream!r} stay as they are: {error}") from None
         if known and said.get("again", 0) > before.get("again", 0):

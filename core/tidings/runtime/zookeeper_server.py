@@ -42,7 +42,7 @@ def embedded(folder: str | os.PathLike[str]) -> Cluster:
     server = EmbeddedZooKeeper(home / "zookeeper")
     server.start()
     try:
-        return Cluster(Coordination(server.address), logs=home / "streams", on_close=server.stop)
+        return Cluster(Coordination(server.address), logs=f"delta:{home / 'streams'}", on_close=server.stop)
     except BaseException:
         server.stop()
         raise

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from tidings.errors import InvalidOption
 from tidings.stages import Stage
-from tidings.streams import MAX_SHARDS, StreamDefinition
+from tidings.stream_definition import MAX_SHARDS, StreamDefinition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

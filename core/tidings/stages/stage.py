@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tidings.config.yaml_lines import Key
     from tidings.stages.state import State
-    from tidings.streams import StreamDefinition
+    from tidings.stream_definition import StreamDefinition
 
 GROUP = "tidings.stages"
 

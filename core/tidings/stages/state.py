@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tidings.coordination.zookeeper import check_name
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable
+from tidings.names import check_name
 from tidings.storage.delta_commits import Action, Commits, added, done, milliseconds
 
 if TYPE_CHECKING:

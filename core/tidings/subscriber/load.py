@@ -10,34 +10,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+
+from tidings.coordination.subscriber_record import SubscriberRecord
 
 DEAD_BAND = 0.15  # loads that differ by less are the same
 BUSY = 0.5  # with a load below this there is no need for others
 LESS, MORE = 0.8, 1.15
 LEAST = 1 / 16  # of the capacity
 LOAD_STEP = 0.05  # a load that has changed by less is not worth a write
-
-
-class Peer(NamedTuple):
-    """A live subscriber, as it describes itself in ZooKeeper."""
-
-    address: str
-    weight: float
-    load: float
-    leaving: bool
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Peer | None:
-        """The subscriber that has put this there; None if it makes no sense."""
-        try:
-            address, capacity, load = str(value["address"]), float(value["capacity"]), float(value.get("load", 0))
-            weight = float(value.get("weight", capacity))
-        except (KeyError, TypeError, ValueError):
-            return None
-        sane = 0 < weight < float("inf") and 0 <= load <= 1
-        return cls(address, weight, load, bool(value.get("leaving"))) if sane else None
 
 
 def adjusted(weight: float, capacity: float, load: float, others: Sequence[float]) -> float:
@@ -60,7 +41,7 @@ def adjusted(weight: float, capacity: float, load: float, others: Sequence[float
     return weight
 
 
-class Meter:
+class LoadMeter:
     """Measures the load of so many workers, by a clock that does not go back."""
 
     def __init__(self, workers: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -96,7 +77,7 @@ class Meter:
 class Weighing:
     """A subscriber's looks at its load, every `interval` seconds, and the weight that comes of them."""
 
-    def __init__(self, meter: Meter, capacity: float, interval: float) -> None:
+    def __init__(self, meter: LoadMeter, capacity: float, interval: float) -> None:
         self.interval = interval
         self._meter = meter
         self._capacity = self._weight = capacity
@@ -112,7 +93,7 @@ class Weighing:
         """Whether it is time for a look."""
         return time.monotonic() - self._looked >= self.interval
 
-    def look(self, peers: Sequence[Peer | None]) -> None:
+    def look(self, peers: Sequence[SubscriberRecord | None]) -> None:
         """Measure the load, and ask for more or for less than before, beside those who stay."""
         self._looked = time.monotonic()
         load = round(self._meter.read(), 2)

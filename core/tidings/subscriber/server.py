@@ -22,7 +22,7 @@ Reply = Callable[[Message], bool]
 """Answers on the exchange on which something was said; False, and nothing is done, once that has ended."""
 
 
-class Listener(Protocol):
+class ExchangeListener(Protocol):
     """Who is told what publishers say."""
 
     application: str
@@ -34,10 +34,10 @@ class Listener(Protocol):
         """The exchange of these answers has ended."""
 
 
-class Server(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no hints
+class SubscriberServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no hints
     """Hears publishers, and hands on what they say."""
 
-    def __init__(self, listener: Listener, address: str, security: Security) -> None:
+    def __init__(self, listener: ExchangeListener, address: str, security: Security) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
             raise InvalidOption(f"{address!r} is no address to listen on: write host:port")

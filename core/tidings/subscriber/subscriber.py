@@ -22,17 +22,18 @@ import pyarrow as pa
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KazooState
 
-from tidings.applications import sweep
 from tidings.coordination.lease import Lease
-from tidings.coordination.membership import Membership
+from tidings.coordination.membership import Membership, sweep
 from tidings.coordination.node_cache import NodeCache
-from tidings.coordination.zookeeper import Coordination, check_name, decode
+from tidings.coordination.subscriber_record import SubscriberRecord
+from tidings.coordination.zookeeper import Coordination, decode
 from tidings.errors import SubscriberExists, TidingsError
 from tidings.flows import Flow
-from tidings.handlers import Caller
-from tidings.subscriber.load import Peer, Weighing
-from tidings.subscriber.server import Reply, Server
-from tidings.subscriber.workers import Held, Processing
+from tidings.handlers import HandlerCaller
+from tidings.names import check_name
+from tidings.subscriber.load import Weighing
+from tidings.subscriber.server import Reply, SubscriberServer
+from tidings.subscriber.workers import Held, Workers
 from tidings.wire.protocol import Era, Message, era_of, flow_message
 from tidings.wire.security import OPEN, Security
 
@@ -75,12 +76,12 @@ class Subscriber:
         self._leaving = False
         self._closed = threading.Event()
         self._changed = threading.Event()
-        self._caller = Caller(handler, retries, backoff, self._closed)
+        self._caller = HandlerCaller(handler, retries, backoff, self._closed)
         self._lease = Lease(coordination)
-        self._processing = Processing(self._caller, workers, self._lease.valid, self._closed)
+        self._processing = Workers(self._caller, workers, self._lease.valid, self._closed)
         self._weighing = Weighing(self._processing.meter, capacity, load_interval)
         self._nodes = NodeCache(coordination, self._changed.set)
-        self._server = Server(self, address, security)
+        self._server = SubscriberServer(self, address, security)
         self.address = f"{address.rpartition(':')[0]}:{self._server.port}"
         self._place = ("applications", application, "subscribers", self.id)
         taken = SubscriberExists(
@@ -161,7 +162,7 @@ class Subscriber:
         if self._weighing.due():
             place = self._place[:-1]
             others = [self._nodes.value(*place, name) for name in self._nodes.children(*place) if name != self.id]
-            self._weighing.look([Peer.from_json(value) for value in others if value is not None])
+            self._weighing.look([SubscriberRecord.from_json(value) for value in others if value is not None])
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.LOST:

@@ -19,9 +19,9 @@ import pyarrow as pa
 
 from tidings.datamarkers import Datamarker
 from tidings.flows import Flow
-from tidings.handlers import Caller
+from tidings.handlers import HandlerCaller
 from tidings.positions import Position
-from tidings.subscriber.load import Meter
+from tidings.subscriber.load import LoadMeter
 from tidings.subscriber.server import Reply
 from tidings.updates import to_updates
 from tidings.wire.protocol import NO_ERA, Era, Message, flow_message
@@ -46,12 +46,14 @@ class Held:
     """Whether the exchange on which the flow was opened is still there."""
 
 
-class Processing:
+class Workers:
     """Works off the messages of held flows. `lock` guards these; `certain` tells whether our session is alive."""
 
-    def __init__(self, caller: Caller, workers: int, certain: Callable[[], bool], closed: threading.Event) -> None:
+    def __init__(
+        self, caller: HandlerCaller, workers: int, certain: Callable[[], bool], closed: threading.Event
+    ) -> None:
         self.lock = threading.Lock()
-        self.meter = Meter(workers)
+        self.meter = LoadMeter(workers)
         self._caller = caller
         self._certain = certain
         self._closed = closed

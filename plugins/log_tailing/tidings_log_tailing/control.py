@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from tidings.allocation_policies import Limits, default_policy, policy
 from tidings.errors import InvalidOption
-from tidings.plugins import load
-from tidings.publisher.allocation import POLICY
-from tidings.publisher.caravans import Limits
 from tidings.publisher.reports import PLACE
 
 if TYPE_CHECKING:
@@ -38,7 +36,7 @@ def set_limits(cluster: Cluster, stream: str, changes: Mapping[str, Any]) -> Sai
     if not changes:
         raise InvalidOption("nothing is to be changed: name a limit, as in --caravans 4")
     if "policy" in changes:
-        load("tidings.allocation", changes["policy"])
+        policy(changes["policy"])
     return _say(cluster, stream, lambda said: {**said, **{key: value or None for key, value in changes.items()}})
 
 
@@ -56,7 +54,7 @@ def _say(cluster: Cluster, stream: str, change: Any) -> Said:
         limits = Limits.from_json(said)
         if (before is None and tree.create(said, PLACE, stream)) or tree.replace(said, before, PLACE, stream):
             return {
-                "policy": said.get("policy") or POLICY,
+                "policy": said.get("policy") or default_policy(),
                 "caravans": limits.caravans,
                 "rate": limits.rate,
                 "total_rate": limits.total_rate,

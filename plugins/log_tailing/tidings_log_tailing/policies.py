@@ -11,16 +11,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tidings.publisher.caravans import Limits, Rider
+from tidings.allocation_policies import Limits, Rider
 
 READING = 1.0  # reading an update once more costs as much as letting so many applications wait for one
 CARAVAN = 50_000.0  # and so does a further caravan, in updates: for a gap that is soon closed none is worth while
 POINTS = 128  # places that are told apart: flows nearer to each other than that ride together anyway
-
-
-def single(riders: Sequence[Rider], limits: Limits) -> list[list[Rider]]:
-    """All flows on one caravan: nothing is read twice, and those in front wait for those behind."""
-    return [list(riders)] if riders else []
 
 
 def one_per_flow(riders: Sequence[Rider], limits: Limits) -> list[list[Rider]]:

@@ -17,13 +17,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tidings.coordination.pipeline_lock import Claim
-from tidings.coordination.zookeeper import check_name
+from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import InvalidOption, TidingsError, UnknownStream
+from tidings.names import check_name
 from tidings.pipelines.pipeline import Pipeline
 from tidings.positions import Position, Positions
 from tidings.stages import make
-from tidings.streams import DEFAULT_SHARDS
+from tidings.stream_definition import DEFAULT_SHARDS
 from tidings_thialfi.protocol.stream_schema import notifications_of, operations_of
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def drop_state(cluster: Cluster, name: str) -> Service:
     objects. The pipeline must not run: `PipelineHeld` if it does. Dies it on the way, do it again.
     """
     service = read(cluster, name)
-    claim = Claim(cluster.coordination, service.pipeline)
+    claim = PipelineLock(cluster.coordination, service.pipeline)
     try:
         # What comes after this is from clients that have noticed, or soon will.
         log = cluster.stream(operations_of(name)).writable_log

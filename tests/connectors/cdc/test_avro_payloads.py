@@ -27,7 +27,7 @@ from tidings.config.spec import load
 from tidings.errors import InvalidOption, InvalidUpdate
 from tidings.logs import create_log
 from tidings.positions import Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings_connectors.cdc.avro_payloads import decoder
 from tidings_connectors.cdc.mapping import RowMapping, updates_of
 from tidings_connectors.delta_cdf.log import DeltaCdfLog

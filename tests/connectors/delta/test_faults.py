@@ -15,7 +15,8 @@ import pytest
 
 from tests.support.places import SUPPORT
 from tidings.errors import LogUnavailable
-from tidings.streams import Stream, StreamDefinition
+from tidings.stream_definition import StreamDefinition
+from tidings.streams import Stream
 from tidings.testing import check_log, eventually, held, make_updates
 from tidings_connectors.delta.log import DeltaLog
 

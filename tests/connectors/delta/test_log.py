@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from tidings.errors import InvalidOption, InvalidPosition, LogMismatch, LogUnavailable, PositionsLost
 from tidings.logs import Transaction, WritableLog, create_log, open_log
 from tidings.positions import START, Position, Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates
 from tidings.updates import SCHEMA
 from tidings_connectors.delta.log import DeltaLog, stamp

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tidings.logs import Transaction, open_log
 from tidings.positions import Position, Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates
 from tidings_connectors.delta import maintenance
 from tidings_connectors.delta.log import DeltaLog

@@ -17,7 +17,7 @@ from tidings.errors import InvalidOption, LogMismatch, LogRestored, LogUnavailab
 from tidings.flow_status import status
 from tidings.logs import Log, TailedLog, positions_at
 from tidings.positions import Position, Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.delta_cdf.log import DeltaCdfLog
 

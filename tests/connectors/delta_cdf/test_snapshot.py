@@ -21,7 +21,7 @@ from tidings.flow_status import status
 from tidings.logs import Log, create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.storage import durable
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 
 small_chunks = snapshot_steps.small_chunks

@@ -18,7 +18,7 @@ from tests.support.read_all import read_apart
 from tidings.errors import InvalidOption, InvalidPosition, LogRestored, PositionsLost
 from tidings.logs import TailedLog, create_log, open_log
 from tidings.positions import Position, Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually, held
 from tidings.updates import shard_of
 from tidings_connectors.postgres.log import PostgresLog

@@ -16,7 +16,7 @@ from tests.support.postgres_server import Database, PostgresServer
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable, PositionsLost
 from tidings.logs import create_log, open_log
 from tidings.positions import Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 
 database, own_server = postgres_server.database, postgres_server.own_server
 

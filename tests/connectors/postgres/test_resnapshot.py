@@ -17,7 +17,7 @@ from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, LogRestored, PositionsLost
 from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.postgres.log import PostgresLog
 

@@ -18,7 +18,7 @@ from tests.support.snapshot_steps import kill_midway
 from tidings.errors import InvalidOption, LogUnavailable, PositionsLost
 from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.postgres.log import PostgresLog
 

@@ -13,7 +13,8 @@ from pyspark_tidings.options import WriteOptions
 from pyspark_tidings.sink import StreamWriter
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption
-from tidings.streams import Stream, StreamDefinition
+from tidings.stream_definition import StreamDefinition
+from tidings.streams import Stream
 from tidings.testing import check_log, held, make_updates
 
 

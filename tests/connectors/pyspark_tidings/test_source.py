@@ -16,7 +16,8 @@ from pyspark_tidings.source import SMALL_BATCH
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, TidingsError
 from tidings.positions import Position, Positions
-from tidings.streams import Stream, StreamDefinition
+from tidings.stream_definition import StreamDefinition
+from tidings.streams import Stream
 from tidings.testing import eventually, held, make_updates
 from tidings_connectors.delta.log import DeltaLog
 

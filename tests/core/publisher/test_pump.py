@@ -15,14 +15,13 @@ from tidings.cluster import Cluster
 from tidings.filters import EVERYTHING, Filter
 from tidings.filters.conditions import Terms
 from tidings.flows import Flow
-from tidings.logs import split_address
 from tidings.positions import START
 from tidings.publisher.flow_session import FlowSession, SessionOptions
 from tidings.publisher.outbox import Outbox
 from tidings.publisher.ownership import Ownership
 from tidings.publisher.pump import Pump
 from tidings.publisher.read_batch import LARGE_BATCH_ROWS
-from tidings.streams import StreamDefinition
+from tidings.stream_definition import StreamDefinition, split_address
 from tidings.testing import eventually, make_updates
 from tidings.wire.connection import Connection
 from tidings.wire.protocol import Message, flow_message, pair

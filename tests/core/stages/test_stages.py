@@ -18,7 +18,8 @@ from tidings.stages.latest import Latest
 from tidings.stages.map import Map
 from tidings.stages.reshard import Reshard
 from tidings.stages.state import State
-from tidings.streams import Stream, StreamDefinition
+from tidings.stream_definition import StreamDefinition
+from tidings.streams import Stream
 from tidings.testing import check_log, held, make_updates, read_table, run_stage
 
 Rows = list[dict[str, Any]]

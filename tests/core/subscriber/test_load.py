@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.scene import Scene
-from tidings.subscriber.load import DEAD_BAND, LEAST, Meter, Peer, adjusted
+from tidings.coordination.subscriber_record import SubscriberRecord
+from tidings.subscriber.load import DEAD_BAND, LEAST, LoadMeter, adjusted
 from tidings.testing import eventually
 
 SHARDS = 8
@@ -48,12 +49,12 @@ def test_only_who_is_busier_than_the_others_asks_for_less(
     + [{"address": "a:1", "capacity": 1, "load": load} for load in ("high", -1, 7, None)],
 )
 def test_a_subscriber_that_describes_itself_in_nonsense_is_none(value: dict[str, object]) -> None:
-    assert Peer.from_json(value) is None
+    assert SubscriberRecord.from_json(value) is None
 
 
 def test_a_meter_tells_the_part_of_the_time_in_which_workers_were_busy() -> None:
     now = 0.0
-    meter = Meter(workers=2, clock=lambda: now)
+    meter = LoadMeter(workers=2, clock=lambda: now)
     meter.begin()
     now = 4.0
     assert meter.read() == 0.5, "one of two, and it is still at work"

@@ -8,10 +8,10 @@ import pyarrow as pa
 import pytest
 
 import tidings
+from tidings.allocation_policies import Limits, Rider
 from tidings.cli import main
 from tidings.cluster import Cluster
 from tidings.flow_status import status
-from tidings.publisher.caravans import Limits, Rider
 from tidings.testing import eventually, make_updates
 from tidings_log_tailing.control import reports
 
@@ -164,7 +164,7 @@ def test_a_policy_that_makes_no_sense_stops_nothing_that_rides(
         eventually(lambda: all(one.state == "running" for one in status(cluster)), timeout=30)
         stream.writable_log.append(make_updates(100))
         eventually(lambda: cache.count == 100, timeout=30)
-        monkeypatch.setattr(allocation, "load", lambda *_: nobody)
+        monkeypatch.setattr(allocation, "policy", lambda *_: nobody)
         cluster.coordination.create({"policy": "nobody"}, "caravans", "contacts")
         eventually(lambda: "an allocation policy must put each flow into one group" in caplog.text, timeout=30)
         stream.writable_log.append(make_updates(100, seed=1))

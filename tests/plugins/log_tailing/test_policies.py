@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.caravan_simulation import Flow, World, spread
+from tidings.allocation_policies import AllocationPolicy, Limits, Rider, single
 from tidings.positions import Position
-from tidings.publisher.caravans import AllocationPolicy, Limits, Rider
-from tidings_log_tailing.policies import gaps, one_per_flow, single
+from tidings_log_tailing.policies import gaps, one_per_flow
 
 POLICIES = [single, one_per_flow, gaps]
 places = st.integers(0, 50) | st.integers(0, 10**7)

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from tests.support.thialfi_stage import answers, op, register
 from tidings.cli import main
 from tidings.cluster import Cluster, connect
-from tidings.coordination.pipeline_lock import Claim
+from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import InvalidOption, PipelineHeld, UnknownStream
 from tidings.testing import eventually, held
 from tidings_thialfi.protocol import stream_schema
@@ -92,7 +92,7 @@ def test_a_service_from_the_command_line(
         assert read(cluster, "s").options == {"away_days": 7}
         assert main(["thialfi", "drop-state", "s", "--execute"]) == 0
         assert read(cluster, "s").identity != status["identity"]
-        claim = Claim(cluster.coordination, "s")
+        claim = PipelineLock(cluster.coordination, "s")
         capsys.readouterr()
         assert main(["thialfi", "drop-state", "s", "--execute"]) == 1
         assert "error: pipeline 's' runs already" in capsys.readouterr().err

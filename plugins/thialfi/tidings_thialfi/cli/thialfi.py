@@ -58,7 +58,7 @@ def create_command(
     json: Json = False,
 ) -> None:
     """Make a service. One that is there with this very definition is left as it is."""
-    from tidings.config.spec import resolve_log
+    from tidings.logs import resolve_log
     from tidings_thialfi.service import create
 
     place = None if log is None else resolve_log(log, Path.cwd())

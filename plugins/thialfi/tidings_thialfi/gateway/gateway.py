@@ -22,8 +22,8 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tidings.cluster import Cluster
-from tidings.coordination.zookeeper import check_name
 from tidings.errors import InvalidOption, UnknownApplication
+from tidings.names import check_name
 from tidings.wire.bearers import Bearers
 from tidings.wire.security import OPEN, Security
 from tidings_thialfi.gateway.channels import DISPLACED, SHUTDOWN, SILENT

@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import AfterValidator, Field, PrivateAttr
 
-from tidings.coordination.zookeeper import check_name
 from tidings.errors import InvalidName, InvalidOption
+from tidings.names import check_name
 from tidings.stages import Stage
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.server import clients, notifications
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from tidings.stages.state import State
-    from tidings.streams import StreamDefinition
+    from tidings.stream_definition import StreamDefinition
 
 DAY = 86_400 * 10**6  # microseconds
 ZOMBIE = "the service does not know this client any more"

@@ -30,7 +30,7 @@ OPTIONS += ["--max-message", "32KiB", "--max-pending", "2"]
 def scene(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     folder = tmp_path_factory.mktemp("gateway")
     coordination = Coordination(f"{zookeeper}/{uuid.uuid4()}")
-    with Cluster(coordination, logs=folder / "streams") as cluster, scene_of(cluster, folder) as own:
+    with Cluster(coordination, logs=f"delta:{folder}/streams") as cluster, scene_of(cluster, folder) as own:
         yield own
 
 

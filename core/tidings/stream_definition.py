@@ -1,0 +1,81 @@
+"""What the cluster knows of a stream, and how the address of its log is written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
+
+from tidings.allocation_policies import Limits
+from tidings.errors import InvalidOption
+from tidings.names import check_name
+
+MAX_SHARDS = 4096
+DEFAULT_SHARDS = 16
+_SECRET = re.compile(r"://[^/@]*:[^/@]+@|\b(ssl)?password\s*=", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDefinition:
+    """What the cluster knows of a stream: its name, the number of its shards, the address of its log.
+
+    A log of ours lets go of updates that are older than `retention_seconds`, and of the oldest ones when it holds more
+    than `retention_bytes`.
+    """
+
+    name: str
+    shards: int
+    log: str
+    retention_seconds: int | None = None
+    retention_bytes: int | None = None
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """What the log is told; it says what it takes."""
+    caravans: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The policy and the limits of its caravans, as long as no operator says otherwise."""
+    replicas: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Other logs that have the same updates at the same positions, by name; those named first are preferred."""
+
+    def __post_init__(self) -> None:
+        check_name("a stream", self.name)
+        if not 1 <= self.shards <= MAX_SHARDS:
+            raise InvalidOption(f"stream {self.name!r} cannot have {self.shards!r} shards: from 1 to {MAX_SHARDS:,}")
+        split_address(self.log)
+        for limit in (self.retention_seconds, self.retention_bytes):
+            if limit is not None and limit <= 0:
+                raise InvalidOption(f"stream {self.name!r} cannot retain {limit!r}: seconds and bytes are above 0")
+        Limits.from_json(self.caravans)
+        for name, log in self.replicas.items():
+            check_name("a replica", name)
+            split_address(log)
+
+    def at(self, replica: str | None) -> StreamDefinition:
+        """The stream as it is read at a replica."""
+        return self if replica is None else replace(self, log=self.replicas[replica])
+
+    def to_json(self) -> dict[str, Any]:
+        """The definition as it is kept in ZooKeeper."""
+        return {key: value for key, value in asdict(self).items() if value != {}}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> StreamDefinition:
+        """The definition that `to_json` wrote; keys of a later version are left alone."""
+        known = {one.name for one in fields(cls)}
+        return cls(**{key: known_value for key, known_value in value.items() if key in known})
+
+
+def split_address(address: str) -> tuple[str, str]:
+    """A log's address as its scheme and its location.
+
+    >>> split_address("delta:/data/contacts")
+    ('delta', '/data/contacts')
+    """
+    scheme, colon, location = address.partition(":")
+    if not colon or not scheme or not location:
+        raise InvalidOption(f"{address!r} is no log: write a scheme and a place, as in delta:/data/contacts")
+    if _SECRET.search(location):
+        raise InvalidOption(
+            f"the address of a {scheme} log must not hold a password, since it is kept in ZooKeeper and shown: "
+            "give it by the environment or by a file, as docs/tail-a-database.md says"
+        )
+    return scheme, location
