@@ -74,7 +74,7 @@ class HandlerCaller:
                 self._stopped.wait(self._backoff * 2**attempt * random.uniform(0.5, 1.0))
         return reason
 
-    def tell(self, flow: Flow, name: str, *arguments: Any) -> None:
+    def notify(self, flow: Flow, name: str, *arguments: Any) -> None:
         """Call a method once; nothing depends on whether it raises."""
         try:
             self._call(name, *arguments)

@@ -12,7 +12,7 @@ from tidings.logs import Appended
 from tidings.positions import Position, Positions
 from tidings.updates import PUBLISHED
 
-ROW_OVERHEAD = 128
+ROW_OVERHEAD_BYTES = 128
 """Bytes that a buffered row costs beyond its text and payload."""
 
 
@@ -40,7 +40,7 @@ class Many:
     def __init__(self, table: pa.Table) -> None:
         self.table = table
         self.rows = len(table)
-        self.bytes = table.nbytes + ROW_OVERHEAD
+        self.bytes = table.nbytes + ROW_OVERHEAD_BYTES
         self.future: Future[Positions] = _uncancellable()
 
     def resolve(self, appended: Appended, at: int) -> None:

@@ -25,7 +25,7 @@ import pyarrow as pa
 from tidings.errors import BufferFull, InvalidOption, ProducerClosed
 from tidings.logs import WritableLog
 from tidings.positions import Position, Positions
-from tidings.producer_items import ROW_OVERHEAD, Item, Many, Single, as_table, joined
+from tidings.producer_items import ROW_OVERHEAD_BYTES, Item, Many, Single, as_table, joined
 from tidings.updates import MAX_PAYLOAD_BYTES, check_row, checked, from_rows, timed
 
 
@@ -147,7 +147,7 @@ class Producer:
         limit = self.options.max_payload_bytes
         check_row(object, version, "data", 1, source, attributes, payload, time, max_payload_bytes=limit)
         pairs = list(attributes.items()) if attributes else None
-        size = ROW_OVERHEAD + len(object) + len(payload or b"") + sum(len(k) + len(v) for k, v in pairs or ())
+        size = ROW_OVERHEAD_BYTES + len(object) + len(payload or b"") + sum(len(k) + len(v) for k, v in pairs or ())
         now = time or dt.datetime.now(dt.UTC)
         return Single((object, version, "data", 1, source, pairs, payload, now), size)
 

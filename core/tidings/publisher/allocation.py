@@ -91,8 +91,8 @@ class Allocation:
         """A flow wants to ride: it was opened, or has room again."""
         self._now.set()
 
-    def begin_again(self) -> None:
-        """Leave all caravans, and begin again with new ones."""
+    def reallocate(self) -> None:
+        """Have all flows leave their caravans, and allocate them anew."""
         with self._lock:
             for one in self._flows.values():
                 one.alight()
@@ -107,7 +107,7 @@ class Allocation:
             others = [one for one in self._caravans if one is not caravan]
             lead = max([caravan, *others], key=lambda one: sum(at.seq for at in one.at.values()))
             leading, trailing = self._limits.allowances(lead.meter.rate, len(others))
-        caravan.hold_back(rows, leading if lead is caravan else trailing)
+        caravan.throttle(rows, leading if lead is caravan else trailing)
 
     def caravans(self) -> list[CaravanStatus]:
         """The caravans, the lead first."""

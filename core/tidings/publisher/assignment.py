@@ -1,8 +1,9 @@
-"""Assignment: which subscriber gets a flow, and what is said between the two: opening, tokens, moving, closing.
+"""Assignment: which subscriber gets a flow, and what is said between the two: opening, tokens, rebalancing, closing.
 
-A flow moves at a token only, and a subscriber that may have been sent something keeps the flow until it has closed it,
-or its session is over: so that two subscribers never process one shard at once. The one exception is a subscriber that
-lives and cannot be reached for as long as `patience_s`: it closes its flows by itself, because its exchange broke.
+To rebalance is to move flows between subscribers. A flow moves at a token only, and a subscriber that may have been sent
+something keeps the flow until it has closed it, or its session is over: so that two subscribers never process one shard
+at once. The one exception is a subscriber that lives and cannot be reached for as long as `patience_s`: it closes its
+flows by itself, because its exchange broke.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Assignment:
         for pump in list(self._pumps.values()):
             yield from pump.sessions()
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         """End all connections: what is said on one that ends is not heard."""
         with self._connecting:
             for connection in self._connections.values():
@@ -71,10 +72,10 @@ class Assignment:
 
     # Where flows go
 
-    def place(self, application: Application, flows: list[Flow], *, replan: bool) -> None:
-        """Find a subscriber for each flow that has none; with `replan`, move those that should be elsewhere too."""
+    def place(self, application: Application, flows: list[Flow], *, rebalance: bool) -> None:
+        """Find a subscriber for each flow that has none; with `rebalance`, move those that should be elsewhere."""
         mine = {session.flow: session for session in self.sessions() if session.flow.application == application.name}
-        if not mine or not (replan or any(session.wants_subscriber() for session in mine.values())):
+        if not mine or not (rebalance or any(session.wants_subscriber() for session in mine.values())):
             return
         current = {flow: session.holder for flow, session in mine.items() if session.holder}
         if application.balance != "random":
@@ -88,8 +89,8 @@ class Assignment:
         for flow, session in mine.items():
             wanted = target.get(flow)
             if session.wants_subscriber():
-                idle.append((session, session.holder if session.keeps_holder(self._lives(session)) else wanted))
-            elif session.holder != wanted and (wanted or self._leaves(session)):
+                idle.append((session, session.holder if session.keeps_holder(self._is_alive(session)) else wanted))
+            elif session.holder != wanted and (wanted or self._is_leaving(session)):
                 with session.lock:
                     self._outbox.carry_out(session, session.move())
         begun = [(session, peer, self._begin_assigning(session, peer)) for session, peer in idle if peer is not None]
@@ -111,10 +112,10 @@ class Assignment:
         value = self._nodes.value("applications", application, "subscribers", subscriber)
         return SubscriberRecord.from_json(value) if value is not None else None
 
-    def _lives(self, session: FlowSession) -> bool:
+    def _is_alive(self, session: FlowSession) -> bool:
         return session.holder in self._nodes.children("applications", session.flow.application, "subscribers")
 
-    def _leaves(self, session: FlowSession) -> bool:
+    def _is_leaving(self, session: FlowSession) -> bool:
         peer = self._peer(session.flow.application, session.holder)
         return peer is not None and peer.leaving
 
@@ -157,9 +158,9 @@ class Assignment:
     def advance(self) -> None:
         """Tokens that are due, patience that has run out, and what operators should know by now."""
         for connection in list(self._connections.values()):
-            connection.beat(self._patience)
+            connection.heartbeat(self._patience)
         for session in list(self.sessions()):
-            lives = self._lives(session)
+            lives = self._is_alive(session)
             with session.lock:
                 self._outbox.carry_out(session, session.tick(holder_lives=lives, allowed=self._may_send()))
             if session.releasable:

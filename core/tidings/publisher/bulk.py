@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tidings.publisher.flow_session import FlowSession
 
 MESSAGES_IN_FLIGHT = 8
-PATIENCE = 60.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -146,29 +146,29 @@ class _Exchange:
     def __init__(self, target: Target, security: Security) -> None:
         hello: Message = {"t": "hello", "protocol": PROTOCOL, "publisher": "", "application": target.application}
         self._changed = threading.Condition()
-        self._on_their_way = 0
+        self._in_flight = 0
         self._problem: str | None = None
         self._connection = Connection(
-            target.key, target.address, hello, security, self._hear, lambda _, reason: self._fail(reason)
+            target.key, target.address, hello, security, self._on_message, lambda _, reason: self._fail(reason)
         )
 
     def send(self, target: Target, rows: pa.RecordBatch, upto: Position) -> None:
-        self._wait(lambda: self._on_their_way < MESSAGES_IN_FLIGHT)
-        self._on_their_way += 1
+        self._wait(lambda: self._in_flight < MESSAGES_IN_FLIGHT)
+        self._in_flight += 1
         part = [target.shard, *target.era, rows.num_rows, *pair(upto)]
         self._connection.send({"t": "batch", "stream": target.stream, "parts": [part]}, rows)
 
     def finish(self) -> None:
         """Wait until all is processed."""
-        self._wait(lambda: self._on_their_way == 0)
+        self._wait(lambda: self._in_flight == 0)
 
     def close(self) -> None:
         self._connection.close()
 
-    def _hear(self, connection: Connection, message: Message) -> None:
+    def _on_message(self, connection: Connection, message: Message) -> None:
         with self._changed:
             if message["t"] == "done":
-                self._on_their_way -= 1
+                self._in_flight -= 1
             else:
                 self._problem = f"{message['t']}: {message.get('reason')}"
             self._changed.notify_all()
@@ -181,9 +181,9 @@ class _Exchange:
     def _wait(self, ready: Callable[[], bool]) -> None:
         with self._changed:
             while self._problem is None and not ready():
-                before = self._on_their_way
-                self._changed.wait(PATIENCE)
-                if self._on_their_way == before and self._problem is None:
-                    raise RuntimeError(f"the subscriber has processed nothing for {PATIENCE:g} s")
+                before = self._in_flight
+                self._changed.wait(PATIENCE_S)
+                if self._in_flight == before and self._problem is None:
+                    raise RuntimeError(f"the subscriber has processed nothing for {PATIENCE_S:g} s")
             if self._problem is not None:
                 raise RuntimeError(f"the subscriber does not go on: {self._problem}")

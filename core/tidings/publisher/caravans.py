@@ -68,8 +68,8 @@ class Caravan:
             return flow.sent < here
         return self.ordered and bool(self.at) and flow.sent < max(self.at.values())
 
-    def hold_back(self, rows: int, rate: float) -> None:
-        """It has read so many rows: let it wait until that took as long as it takes at this rate."""
+    def throttle(self, rows: int, rate: float) -> None:
+        """It has read so many rows: hold it back until that took as long as it takes at this rate."""
         if rate != math.inf:
             self.ready = max(self.ready, time.monotonic() - BURST_S) + rows / rate
 

@@ -2,8 +2,8 @@
 
 *Taking* a flow is one transaction: bump `epoch`, create `owner`, put a `datamarker` if the flow has none. `owner` is
 ephemeral, so it goes with its session, and it cannot be created twice. The data version of `epoch` after the
-transaction is the owner's epoch. Everything an owner writes afterwards checks that version in the same transaction, so
-an owner that was replaced changes nothing, however long it slept.
+transaction is the owner's epoch. Everything an owner writes afterwards checks that version in the same transaction: the
+epoch is a fence, behind which an owner that was replaced changes nothing, however long it slept.
 
 What an owner may do in each state of its ZooKeeper session:
 
@@ -173,7 +173,7 @@ class Ownership:
         return self._done(transaction.commit_async())
 
     def write(self, flow: Flow, epoch: int, name: str, value: dict[str, Any]) -> bool:
-        """Write one of the flow's nodes; False, and nothing changed, if the epoch is over."""
+        """Commit one of the flow's nodes; False, and nothing changed, if the epoch is over: the write is fenced."""
         return self.begin_write(flow, epoch, name, value)()
 
     def begin_write(self, flow: Flow, epoch: int, name: str, value: dict[str, Any]) -> Callable[[], bool]:

@@ -116,7 +116,7 @@ class Publisher:
             security=security,
             options=self._options,
         )
-        self._oversight = Reporter(
+        self._reporter = Reporter(
             coordination,
             self.name,
             self._pumps.running,
@@ -150,10 +150,10 @@ class Publisher:
         self._changed.set()
         self._thread.join()
         self._coordination.client.remove_listener(self._on_state)
-        self._oversight.close()
+        self._reporter.close()
         self._pumps.close()
         self._outbox.close()
-        self._assignment.hang_up()
+        self._assignment.disconnect()
         if self._coordination.client.connected:  # else what is left goes with the session
             with contextlib.suppress(TidingsError):
                 self._release_given_up()
@@ -194,7 +194,7 @@ class Publisher:
             self._changed.clear()
             try:
                 if self._lost and self._coordination.client.connected:
-                    self._start_afresh()
+                    self._rejoin()
                 if self._suspended or self._lost:
                     continue
                 begun = time.monotonic()
@@ -218,18 +218,18 @@ class Publisher:
 
     def _place(self, application: Application, flows: list[Flow], replan: bool) -> None:
         try:
-            self._assignment.place(application, flows, replan=replan)
+            self._assignment.place(application, flows, rebalance=replan)
         except CoordinationUnavailable:
             raise
         except Exception:  # a balancer may be anybody's: the other applications go on
             logger.exception("the flows of application %r cannot be placed", application.name)
 
-    def _start_afresh(self) -> None:
+    def _rejoin(self) -> None:
         """The session was lost, and with it all that we owned."""
         for session in list(self._assignment.sessions()):
             self._outbox.end(session)
         self._given_up.clear()
-        self._assignment.hang_up()
+        self._assignment.disconnect()
         self._membership.lost()
         self._nodes.forget()
         self._coordination.ping()
@@ -339,7 +339,7 @@ class Publisher:
             bulk=self._send_in_bulk if self._spark else None,
             bulk_rows=self._bulk_rows,
         )
-        self._oversight.hear(pump)  # before it reads
+        self._reporter.apply_settings(pump)  # before it reads
         return pump
 
     def _send_in_bulk(self, log: Log, after: Positions, upto: Positions, group: list[FlowSession]) -> None:

@@ -1,7 +1,8 @@
 """The pump: reads one stream's log for all its flows that this publisher owns, filters, and sends.
 
 Each caravan reads in a thread of its own: one read, each application's filter once, rows to the subscribers that hold
-the flows. A flow whose window is full leaves its caravan, so that nobody waits for it; `Allocation` lets it ride again.
+the flows. Backpressure is a matter of each flow: one whose window is full leaves its caravan, so that nobody waits for
+it, and `Allocation` lets it ride again.
 """
 
 from __future__ import annotations

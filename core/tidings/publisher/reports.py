@@ -23,13 +23,13 @@ from tidings.positions import Position, Positions
 from tidings.publisher.pump import Pump
 
 PLACE = "caravans"
-EVERY = 3.0  # seconds between two reports
+REPORT_INTERVAL_S = 3.0
 
 logger = logging.getLogger(__name__)
 
 
 class Reporter:
-    """Reports on the pumps of one publisher, and hears what operators want of them; in a thread of its own."""
+    """Reports on the pumps of one publisher, and applies what operators want of them; in a thread of its own."""
 
     def __init__(
         self,
@@ -44,18 +44,18 @@ class Reporter:
         self._pumps = pumps
         self._flows = flows
         self._may_send = may_send
-        self._heard: dict[Pump, dict[str, Any]] = {}
+        self._applied: dict[Pump, dict[str, Any]] = {}
         self._trouble = ""
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="tidings-oversight", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="tidings-reports", daemon=True)
         self._thread.start()
 
-    def hear(self, pump: Pump) -> None:
+    def apply_settings(self, pump: Pump) -> None:
         """Let a new pump go by what its stream and its operators say."""
         try:
-            self._hear(pump.stream.name, pump)
+            self._apply(pump.stream.name, pump)
         except TidingsError as error:
-            self._say(error)
+            self._log_once(error)
 
     def close(self) -> None:
         """Report no more."""
@@ -69,36 +69,36 @@ class Reporter:
                     return  # it goes with the session
 
     def _run(self) -> None:
-        while not self._closed.wait(EVERY):
+        while not self._closed.wait(REPORT_INTERVAL_S):
             for stream, pump in list(self._pumps.items()):
                 if self._closed.is_set() or not self._may_send():
                     break
                 try:
-                    self._hear(stream, pump)
+                    self._apply(stream, pump)
                     self._report(stream, pump)
                     self._confirm(stream, pump)
                 except TidingsError as error:
-                    self._say(error)
+                    self._log_once(error)
 
-    def _say(self, error: TidingsError) -> None:
-        if str(error) != self._trouble:  # said once
+    def _log_once(self, error: TidingsError) -> None:
+        if str(error) != self._trouble:
             logger.warning("%s", error)
         self._trouble = str(error)
 
-    def _hear(self, stream: str, pump: Pump) -> None:
-        word = self._coordination.read(PLACE, stream) or {}
-        said = {**pump.stream.caravans, **{key: value for key, value in word.items() if value is not None}}
-        known, before = pump in self._heard, self._heard.get(pump, {})
-        if known and said == before:
+    def _apply(self, stream: str, pump: Pump) -> None:
+        override = self._coordination.read(PLACE, stream) or {}
+        settings = {**pump.stream.caravans, **{key: value for key, value in override.items() if value is not None}}
+        known, before = pump in self._applied, self._applied.get(pump, {})
+        if known and settings == before:
             return
-        self._heard = {known: word for known, word in self._heard.items() if known in self._pumps.values()}
-        self._heard[pump] = said
+        self._applied = {known: override for known, override in self._applied.items() if known in self._pumps.values()}
+        self._applied[pump] = settings
         try:
-            pump.allocation.control(said.get("policy"), Limits.from_json(said))
+            pump.allocation.control(settings.get("policy"), Limits.from_json(settings))
         except (TidingsError, TypeError) as error:
             raise InvalidOption(f"the caravans of stream {stream!r} stay as they are: {error}") from None
-        if known and said.get("again", 0) > before.get("again", 0):
-            pump.allocation.begin_again()
+        if known and settings.get("again", 0) > before.get("again", 0):
+            pump.allocation.reallocate()
 
     def _report(self, stream: str, pump: Pump) -> None:
         record = {
@@ -130,7 +130,7 @@ def _datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datama
 
 
 def passed(markers: Mapping[Flow, Datamarker | None], shards: int) -> Positions | None:
-    """The positions that every flow has passed; None if that cannot be said of each shard.
+    """The positions that every flow has passed; None if that cannot be settings of each shard.
 
     >>> from tidings.datamarkers import Datamarker
     >>> known = {Flow(app, "s", 0): Datamarker(Position(seq), 1, None) for app, seq in (("a", 7), ("b", 9))}

@@ -27,10 +27,10 @@ class ExchangeListener(Protocol):
 
     application: str
 
-    def receive(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+    def on_message(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         """Take in one message; ValueError, KeyError or TypeError if it makes no sense."""
 
-    def hung_up(self, reply: Reply) -> None:
+    def on_exchange_ended(self, reply: Reply) -> None:
         """The exchange of these answers has ended."""
 
 
@@ -83,15 +83,15 @@ class SubscriberServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarro
 
         self._replies.append(reply)
         try:
-            self._hear(reader, reply)
+            self._receive(reader, reply)
         finally:
             # A writer must not be touched once its exchange has ended: that is memory which is free by then.
             with lock:
                 over = True
             self._replies.remove(reply)
-            self._listener.hung_up(reply)
+            self._listener.on_exchange_ended(reply)
 
-    def _hear(self, reader: Any, reply: Reply) -> None:
+    def _receive(self, reader: Any, reply: Reply) -> None:
         while True:
             try:
                 chunk = reader.read_chunk()
@@ -105,7 +105,7 @@ class SubscriberServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarro
                     reply({"t": "pong"})
                     continue
                 rows = chunk.data.cast(SCHEMA) if chunk.data is not None else None
-                self._listener.receive(message, rows, reply)
+                self._listener.on_message(message, rows, reply)
             except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
                 raise flight.FlightServerError(f"a message that makes no sense: {error}") from None
 

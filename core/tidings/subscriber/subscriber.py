@@ -33,7 +33,7 @@ from tidings.handlers import HandlerCaller
 from tidings.names import check_name
 from tidings.subscriber.load import Weighing
 from tidings.subscriber.server import Reply, SubscriberServer
-from tidings.subscriber.workers import Held, Workers
+from tidings.subscriber.workers import HeldFlow, Workers
 from tidings.wire.protocol import Era, Message, era_of, flow_message
 from tidings.wire.security import OPEN, Security
 
@@ -72,14 +72,14 @@ class Subscriber:
         self.application = application
         self.id = check_name("a subscriber", id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         self._coordination = coordination
-        self._held: dict[tuple[str, int], Held] = {}
+        self._held: dict[tuple[str, int], HeldFlow] = {}
         self._leaving = False
         self._closed = threading.Event()
         self._changed = threading.Event()
         self._caller = HandlerCaller(handler, retries, backoff, self._closed)
         self._lease = Lease(coordination)
-        self._processing = Workers(self._caller, workers, self._lease.valid, self._closed)
-        self._weighing = Weighing(self._processing.meter, capacity, load_interval)
+        self._workers = Workers(self._caller, workers, self._lease.valid, self._closed)
+        self._weighing = Weighing(self._workers.meter, capacity, load_interval)
         self._nodes = NodeCache(coordination, self._changed.set)
         self._server = SubscriberServer(self, address, security)
         self.address = f"{address.rpartition(':')[0]}:{self._server.port}"
@@ -100,7 +100,7 @@ class Subscriber:
     @property
     def flows(self) -> list[Flow]:
         """The flows that are here now."""
-        with self._processing.lock:
+        with self._workers.lock:
             return sorted(held.flow for held in self._held.values() if held.open)
 
     def run(self) -> None:
@@ -118,19 +118,19 @@ class Subscriber:
         self._leaving = True
         self._changed.set()
         deadline = time.monotonic() + timeout
-        while self._lease.valid() and self._attended() and time.monotonic() < deadline:
+        while self._lease.valid() and self._connected() and time.monotonic() < deadline:
             time.sleep(0.02)
         self._closed.set()
         self._changed.set()
         self._coordination.client.remove_listener(self._on_state)
         self._watcher.join()
-        self._processing.close()
+        self._workers.close()
         self._membership.leave()  # not before the last callback has returned: others get our flows then
         if self._coordination.client.connected:
             with contextlib.suppress(TidingsError):
                 sweep(self._coordination, self.application)
         for held in self._open_flows():
-            self._processing.drop(held, "the subscriber leaves")
+            self._workers.drop(held, "the subscriber leaves")
         self._lease.close()
         self._server.leave()
 
@@ -169,7 +169,7 @@ class Subscriber:
             self._lease.void()
             self._membership.lost()
             for held in self._open_flows():  # soon: this is the thread that hears from ZooKeeper
-                self._processing.drop_soon(held, "the session with ZooKeeper is over")
+                self._workers.drop_soon(held, "the session with ZooKeeper is over")
         self._changed.set()
 
     def _watch(self) -> None:
@@ -180,45 +180,45 @@ class Subscriber:
             try:
                 self._weigh()
                 self._membership.keep(self._record)
-                with self._processing.lock:
+                with self._workers.lock:
                     known = list(self._held.values())
                 for held in known:
                     self._review(held)
             except TidingsError as error:
                 logger.debug("subscriber %s: %s", self.id, error)
 
-    def _review(self, held: Held) -> None:
+    def _review(self, held: HeldFlow) -> None:
         """Let go of a flow that is not ours any more."""
         holder = self._nodes.value(*held.flow.place, "subscriber")
         if holder is not None and (holder["id"] == self.id or not held.open):
             return
         holder = self._coordination.read(*held.flow.place, "subscriber")  # the cache may lag behind an opening
         if holder is None or holder["id"] != self.id:
-            self._processing.drop(held, "ZooKeeper names another subscriber")
-        with self._processing.lock:
+            self._workers.drop(held, "ZooKeeper names another subscriber")
+        with self._workers.lock:
             if holder is None and not held.running:
                 # The application was dropped; if it is made again, its epochs begin anew.
                 self._held.pop((held.flow.stream, held.flow.shard), None)
 
-    def _attended(self) -> bool:
+    def _connected(self) -> bool:
         """Whether a publisher has a flow open here, and could close it."""
-        with self._processing.lock:
-            return any(held.open and not held.parked and held.attended for held in self._held.values())
+        with self._workers.lock:
+            return any(held.open and not held.parked and held.connected for held in self._held.values())
 
-    def hung_up(self, reply: Reply) -> None:
+    def on_exchange_ended(self, reply: Reply) -> None:
         """A publisher's exchange has ended: let go of what it had open, since the flow may go elsewhere now."""
         for held in self._open_flows():
             if held.reply is reply:
-                held.attended = False
-                self._processing.drop_soon(held, "the publisher is gone")
+                held.connected = False
+                self._workers.drop_soon(held, "the publisher is gone")
 
-    def _open_flows(self) -> list[Held]:
-        with self._processing.lock:
+    def _open_flows(self) -> list[HeldFlow]:
+        with self._workers.lock:
             return [held for held in self._held.values() if held.open]
 
     # What publishers say
 
-    def receive(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+    def on_message(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         """Take in one message; ValueError, KeyError or TypeError if it makes no sense."""
         stream = str(message["stream"])
         if message["t"] == "open":
@@ -254,8 +254,8 @@ class Subscriber:
         self._coordination.client.get_async(path).rawlink(answered)
 
     def _open(self, flow: Flow, era: Era, message: Message, reply: Reply, holder: dict[str, Any] | None) -> None:
-        with self._processing.lock:
-            held = self._held.setdefault((flow.stream, flow.shard), Held(flow))
+        with self._workers.lock:
+            held = self._held.setdefault((flow.stream, flow.shard), HeldFlow(flow))
             if era <= held.era:
                 problem = f"the flow's epoch is {held.era.epoch} already"
             elif holder is None or holder["id"] != self.id or holder["epoch"] != era.epoch:
@@ -264,26 +264,26 @@ class Subscriber:
                 problem = "the subscriber is closing"
             else:
                 problem = None
-                held.era, held.reply, held.open, held.parked, held.attended = era, reply, True, False, True
+                held.era, held.reply, held.open, held.parked, held.connected = era, reply, True, False, True
                 held.todo.clear()
         if problem is not None:
             reply(flow_message("refused", flow, era, reason=problem))
             return
         self._enqueue(flow.stream, message, None, reply)
         if not reply(flow_message("opened", flow, era)):
-            self.hung_up(reply)  # which was not known yet to have this flow
+            self.on_exchange_ended(reply)  # which was not known yet to have this flow
         self._changed.set()
 
     def _enqueue(self, stream: str, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         shard, era = int(message["shard"]), era_of(message)
-        with self._processing.lock:
+        with self._workers.lock:
             held = self._held.get((stream, shard))
             if message["t"] == "close":
-                held = held or self._held.setdefault((stream, shard), Held(Flow(self.application, stream, shard)))
+                held = held or self._held.setdefault((stream, shard), HeldFlow(Flow(self.application, stream, shard)))
                 if era > held.era:
                     held.era = era  # an opening on which ZooKeeper has not answered yet comes too late now
             if held is not None and held.open and held.era == era:
-                self._processing.add(held, era, message, rows, reply)
+                self._workers.add(held, era, message, rows, reply)
                 return
         reason = "that epoch is over" if held is not None else "the flow is not open"
         reply(flow_message("refused", Flow(self.application, stream, shard), era, reason=reason))

@@ -26,13 +26,13 @@ from tidings.subscriber.server import Reply
 from tidings.updates import to_updates
 from tidings.wire.protocol import NO_ERA, Era, Message, flow_message
 
-TURN = 0.05  # seconds that a flow may keep a worker while other flows wait
+WORKER_SLICE_S = 0.05  # that a flow may keep a worker while other flows wait
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Held:
+class HeldFlow:
     """A flow that is here: what is to be done for it, in order."""
 
     flow: Flow
@@ -42,58 +42,61 @@ class Held:
     running: bool = False
     open: bool = False
     parked: bool = False
-    attended: bool = False
+    connected: bool = False
     """Whether the exchange on which the flow was opened is still there."""
 
 
 class Workers:
-    """Works off the messages of held flows. `lock` guards these; `certain` tells whether our session is alive."""
+    """Works off the messages of held flows, which `lock` guards.
+
+    `lease_valid` tells whether our session is alive for certain.
+    """
 
     def __init__(
-        self, caller: HandlerCaller, workers: int, certain: Callable[[], bool], closed: threading.Event
+        self, caller: HandlerCaller, workers: int, lease_valid: Callable[[], bool], closed: threading.Event
     ) -> None:
         self.lock = threading.Lock()
         self.meter = LoadMeter(workers)
         self._caller = caller
-        self._certain = certain
+        self._lease_valid = lease_valid
         self._closed = closed
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="tidings-handler")
 
-    def add(self, held: Held, era: Era, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+    def add(self, held: HeldFlow, era: Era, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         """Have one more message worked off. With the lock held."""
         held.todo.append((era, message, rows, reply))
         if not held.running and not held.parked and not self._closed.is_set():
             held.running = True
             self._pool.submit(self._work, held)
 
-    def drop(self, held: Held, reason: str) -> None:
+    def drop(self, held: HeldFlow, reason: str) -> None:
         """Let go of a flow that its publisher has not closed, and tell it: it may be waiting for an answer."""
         if era := self._shut(held):
-            self._tell_closed(held, reason)
-            self._tell_dropped(held, era, reason)
+            self._notify_closed(held, reason)
+            self._refuse_dropped(held, era, reason)
 
-    def drop_soon(self, held: Held, reason: str) -> None:
+    def drop_soon(self, held: HeldFlow, reason: str) -> None:
         """The same at once for the flow, and later for the handler: whoever calls this must not wait for that."""
         if era := self._shut(held):
             with contextlib.suppress(RuntimeError):  # closing, which does the same by itself
-                self._pool.submit(self._tell_closed, held, reason)
-                self._pool.submit(self._tell_dropped, held, era, reason)
+                self._pool.submit(self._notify_closed, held, reason)
+                self._pool.submit(self._refuse_dropped, held, era, reason)
 
     def close(self) -> None:
         """End, once the callbacks that run have returned."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def _work(self, held: Held) -> None:
+    def _work(self, held: HeldFlow) -> None:
         """Work off what is to be done for one flow; after a while, let the other flows have their turn."""
         self.meter.begin()
-        turn_over = time.monotonic() + TURN
+        slice_over = time.monotonic() + WORKER_SLICE_S
         try:
             while True:
                 with self.lock:
                     if not held.todo or held.parked or self._closed.is_set():
                         held.running = False
                         return
-                    if time.monotonic() > turn_over:
+                    if time.monotonic() > slice_over:
                         self._pool.submit(self._work, held)
                         return
                     era, message, rows, reply = held.todo.popleft()
@@ -107,7 +110,7 @@ class Workers:
         finally:
             self.meter.end()
 
-    def _handle(self, held: Held, era: Era, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+    def _handle(self, held: HeldFlow, era: Era, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         flow, kind = held.flow, message["t"]
         position = Position(*message["position"]) if "position" in message else None
         if kind == "batch":
@@ -130,33 +133,33 @@ class Workers:
             self._call(held, era, "on_skipped", flow, message["count"])
         elif kind == "close":
             if self._shut(held, era):
-                self._tell_closed(held, "the publisher closed it")
+                self._notify_closed(held, "the publisher closed it")
             held.reply(flow_message("closed", flow, era))
 
-    def _deliver(self, held: Held, era: Era, rows: pa.RecordBatch) -> bool:
+    def _deliver(self, held: HeldFlow, era: Era, rows: pa.RecordBatch) -> bool:
         """Hand rows to the handler, whole if it takes batches; False once it has failed at one of them too often."""
         if self._caller.takes_batches:
             named = {"stream": held.flow.stream, "shard": str(held.flow.shard), "epoch": str(era.epoch)}
             return self._call(held, era, "on_batch", rows.replace_schema_metadata(named))
         return all(self._call(held, era, "on_update", update) for update in to_updates(rows))
 
-    def _call(self, held: Held, era: Era, name: str, *arguments: Any) -> bool:
+    def _call(self, held: HeldFlow, era: Era, name: str, *arguments: Any) -> bool:
         """Call the handler, again if it raises; False once it has been called often enough."""
-        reason = self._caller.call(held.flow, name, *arguments, before=lambda: self._await_certainty(held, era))
+        reason = self._caller.call(held.flow, name, *arguments, before=lambda: self._await_lease(held, era))
         if reason is not None:
             self._park(held, era, reason)
         return reason is None
 
-    def _await_certainty(self, held: Held, era: Era) -> None:
+    def _await_lease(self, held: HeldFlow, era: Era) -> None:
         """Wait while our session may be over; give up once the flow is not ours any more."""
         while True:
             if held.era != era or not held.open or self._closed.is_set():
                 raise _Stale
-            if self._certain():
+            if self._lease_valid():
                 return
             self._closed.wait(0.02)
 
-    def _park(self, held: Held, era: Era, reason: str) -> None:
+    def _park(self, held: HeldFlow, era: Era, reason: str) -> None:
         with self.lock:
             if held.era != era:
                 return
@@ -165,7 +168,7 @@ class Workers:
         logger.error("flow %s is parked, and nothing more of it is processed here: %s", held.flow, reason)
         held.reply(flow_message("parked", held.flow, era, reason=reason[:500]))
 
-    def _shut(self, held: Held, era: Era | None = None) -> Era | None:
+    def _shut(self, held: HeldFlow, era: Era | None = None) -> Era | None:
         """Do no more for a flow; the era that is over then, or None if the flow, or that era of it, is over already."""
         with self.lock:
             if not held.open or era not in (None, held.era):
@@ -174,11 +177,11 @@ class Workers:
             held.todo.clear()
             return held.era
 
-    def _tell_closed(self, held: Held, reason: str) -> None:
+    def _notify_closed(self, held: HeldFlow, reason: str) -> None:
         logger.info("flow %s leaves: %s", held.flow, reason)
-        self._caller.tell(held.flow, "on_flow_closed", held.flow)
+        self._caller.notify(held.flow, "on_flow_closed", held.flow)
 
-    def _tell_dropped(self, held: Held, era: Era, reason: str) -> None:
+    def _refuse_dropped(self, held: HeldFlow, era: Era, reason: str) -> None:
         with self.lock:
             if held.era != era:
                 return  # opened again meanwhile: nobody waits for answers of that era

@@ -47,7 +47,7 @@ class Connection:
         self._broken = threading.Event()
         self.fault = ""
         """Why it has ended, if not because one of the two wanted it."""
-        self._heard = self._pinged = time.monotonic()
+        self._received = self._pinged = time.monotonic()
         self._reader: Any = None
         self._thread = threading.Thread(target=self._run, name=f"tidings-send-{self.subscriber}", daemon=True)
         self._thread.start()
@@ -65,15 +65,15 @@ class Connection:
         """Send what is queued, and end."""
         self._outgoing.put(None)
 
-    def beat(self, patience: float) -> None:
+    def heartbeat(self, patience: float) -> None:
         """Ask for a sign of life if none has come for a while; break off if none came for three times `patience`.
 
         A handler may take its time: it is not the handler that answers.
         """
         now = time.monotonic()
-        if self._reader is not None and now - self._heard > 3 * patience:
-            self._break_off(f"it has not answered for {now - self._heard:.0f} s")
-        elif now - max(self._heard, self._pinged) > patience / 2:
+        if self._reader is not None and now - self._received > 3 * patience:
+            self._break_off(f"it has not answered for {now - self._received:.0f} s")
+        elif now - max(self._received, self._pinged) > patience / 2:
             self._pinged = now
             self.send({"t": "ping"})
 
@@ -95,11 +95,11 @@ class Connection:
         headers = [(b"authorization", f"Bearer {self._security.token}".encode())] if self._security.token else []
         descriptor = flight.FlightDescriptor.for_command(json.dumps(self._hello).encode())
         writer, reader = client.do_exchange(descriptor, flight.FlightCallOptions(headers=headers))
-        self._heard, self._reader = time.monotonic(), reader
-        listener = threading.Thread(
-            target=self._listen, args=(reader,), name=f"tidings-hear-{self.subscriber}", daemon=True
+        self._received, self._reader = time.monotonic(), reader
+        receiver = threading.Thread(
+            target=self._receive, args=(reader,), name=f"tidings-receive-{self.subscriber}", daemon=True
         )
-        listener.start()
+        receiver.start()
         with writer:
             writer.begin(SCHEMA)
             while (item := self._outgoing.get()) is not None:
@@ -111,12 +111,12 @@ class Connection:
                 else:
                     writer.write_with_metadata(rows, encode(message))
             writer.done_writing()
-            listener.join(timeout=5)
+            receiver.join(timeout=5)
 
-    def _listen(self, reader: Any) -> None:
+    def _receive(self, reader: Any) -> None:
         try:
             while (message := decode(reader.read_chunk().app_metadata))["t"] != "bye":
-                self._heard = time.monotonic()
+                self._received = time.monotonic()
                 if message["t"] != "pong":
                     self._on_message(self, message)
         except StopIteration:
