@@ -1,9 +1,9 @@
 """Assignment: which subscriber gets a flow, and what is said between the two: opening, tokens, rebalancing, closing.
 
-To rebalance is to move flows between subscribers. A flow moves at a token only, and a subscriber that may have been sent
-something keeps the flow until it has closed it, or its session is over: so that two subscribers never process one shard
-at once. The one exception is a subscriber that lives and cannot be reached for as long as `patience_s`: it closes its
-flows by itself, because its exchange broke.
+To rebalance is to move flows between subscribers. A flow moves at a token only, and a subscriber that may have been
+sent something keeps the flow until it has closed it, or its session is over: so that two subscribers never process one
+shard at once. The one exception is a subscriber that lives and cannot be reached for as long as `patience_s`: it closes
+its flows by itself, because its exchange broke.
 """
 
 from __future__ import annotations
