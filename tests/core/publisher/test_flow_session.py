@@ -45,17 +45,29 @@ EVEN = replace(ALL, filter="kind = data")  # the model's own filter, which passe
 class Peer:
     """A subscriber's end of a connection: takes messages of its newest era only, in order, and answers."""
 
+    name: str
     alive: bool = True
     incoming: deque[tuple[Message, list[int]]] = field(default_factory=deque)
     answers: deque[Message] = field(default_factory=deque)
     era: Era = NO_ERA
     open: bool = False
     parked: bool = False
+    used: bool = False
+    """Whether it was sent rows that it may be processing still."""
     at: int = -1
     """Up to where this era's rows have come; each part of it must go on there."""
 
     def send(self, message: Message) -> None:
         self.incoming.append((message, []))
+
+
+@dataclass
+class Reading:
+    """A read that is under way: on which ride it began, for which filter, and what of it is not sent yet."""
+
+    ride: Ride
+    application: Application
+    pieces: deque[list[int]]
 
 
 class Sends(RuleBasedStateMachine):
@@ -74,7 +86,7 @@ class Sends(RuleBasedStateMachine):
         self.written: deque[tuple[WriteMarker, bool]] = deque()
         self.committed = -1
         self.holder: str | None = None
-        self.read: tuple[Ride, deque[list[int]]] | None = None
+        self.read: Reading | None = None
         self.caravans: list[Caravan] = []
 
     @initialize(skipped=st.integers(0, 2), holder=st.none() | st.just("a"))
@@ -120,9 +132,9 @@ class Sends(RuleBasedStateMachine):
             self.deliver()
             self.board()
             if self.session.ride is not None:
-                ride, pieces = self.read_on(parts=2, rows=2)
-                for piece in pieces:
-                    self.send_piece(ride, piece, allowed=True)
+                reading = self.read_on(parts=2, rows=2)
+                while reading.pieces:
+                    self.send_piece(reading, allowed=True)
             if heard:
                 self.deliver()
             self.tick(6.0, lives=True, allowed=True)
@@ -177,8 +189,13 @@ class Sends(RuleBasedStateMachine):
                 return
             self.do([effect])
         assert self.holder == subscriber, "it is opened where ZooKeeper says"
-        alive = [peer for peer in self.peers if peer.alive]
-        peer = alive[-1] if alive and again else Peer()
+        elsewhere = [peer for peer in self.peers if peer.alive and peer.used and peer.name != subscriber]
+        patient = self.now - self.session._failing_since <= OPTIONS.patience_s or not self.session._failures
+        assert not (elsewhere and patient), "nobody else gets it before who has it has closed it"
+        for peer in elsewhere:
+            peer.open = peer.used = False  # ZooKeeper names another
+        alive = [peer for peer in self.peers if peer.alive and peer.name == subscriber]
+        peer = alive[-1] if alive and again else Peer(subscriber)
         if peer not in self.peers:
             self.peers.append(peer)
         self.do(self.session.open(cast(Connection, peer)))
@@ -201,7 +218,7 @@ class Sends(RuleBasedStateMachine):
         elif not peer.open or era != peer.era:
             peer.answers.append(flow_message("refused", FLOW, era, reason="that era is over"))
         elif message["t"] == "close":
-            peer.open = False
+            peer.open = peer.used = False
             peer.answers.append(flow_message("closed", FLOW, era))
         elif not peer.parked and message["t"] == "token":
             peer.answers.append(flow_message("ack", FLOW, era, position=message["position"]))
@@ -226,6 +243,17 @@ class Sends(RuleBasedStateMachine):
             peer.at = upto
             peer.answers.append(flow_message("done", FLOW, era, position=[upto, 0]))
 
+    @precondition(lambda self: self.peer is not None and self.peer.alive)
+    @rule(count=st.integers(1, 4))
+    def deliver_some(self, count: int) -> None:
+        """The subscriber takes in some of what was sent, and its answers come."""
+        peer = self.peer
+        assert peer is not None
+        for _ in range(min(count, len(peer.incoming))):
+            self.take_in(peer, park=False)
+        while peer.answers:
+            self.do(self.session.answered(cast(Connection, peer), peer.answers.popleft()))
+
     @precondition(lambda self: any(peer.alive and peer.answers for peer in self.peers))
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
@@ -237,7 +265,13 @@ class Sends(RuleBasedStateMachine):
     @rule(data=st.data())
     def disconnect(self, data: st.DataObject) -> None:
         """A subscriber is gone: a new turn is on another connection."""
-        peer = data.draw(st.sampled_from([one for one in self.peers if one.alive]))
+        self.lose(data.draw(st.sampled_from([one for one in self.peers if one.alive])))
+
+    def disconnect_all(self) -> None:
+        for peer in self.peers:
+            self.lose(peer)
+
+    def lose(self, peer: Peer) -> None:
         peer.alive = False
         self.do(self.session.disconnected(cast(Connection, peer), "the connection broke"))
 
@@ -254,28 +288,29 @@ class Sends(RuleBasedStateMachine):
         """A caravan reads what comes next; the parts of that are sent one after the other."""
         self.read = self.read_on(parts, rows)
 
-    def read_on(self, parts: int, rows: int) -> tuple[Ride, deque[list[int]]]:
+    def read_on(self, parts: int, rows: int) -> Reading:
         assert self.session.ride is not None
         if self.session.sent.seq < self.floor:
             self.truncate(0)
         start = self.session.sent.seq + 1
         seqs = list(range(start, min(self.head + 1, start + parts * rows)))
-        return self.session.ride, deque(seqs[at : at + rows] for at in range(0, len(seqs), rows))
+        pieces = deque(seqs[at : at + rows] for at in range(0, len(seqs), rows))
+        return Reading(self.session.ride, self.session.application, pieces)
 
     @precondition(lambda self: self.read is not None)
     @rule(allowed=st.sampled_from([True, True, True, False]))
     def send(self, allowed: bool) -> None:
         """The next part of a read, however long ago that was."""
         assert self.read is not None
-        ride, pieces = self.read
-        if not pieces or not self.send_piece(ride, pieces.popleft(), allowed):
+        if not self.read.pieces or not self.send_piece(self.read, allowed):
             self.read = None
 
-    def send_piece(self, ride: Ride, piece: list[int], allowed: bool) -> bool:
+    def send_piece(self, reading: Reading, allowed: bool) -> bool:
         """Send a part, if the flow is still on the ride on which its read began."""
-        piece = [seq for seq in piece if seq > self.session.sent.seq]
-        if not self.session.serves(ride, more=bool(piece), allowed=allowed):
+        piece = [seq for seq in reading.pieces.popleft() if seq > self.session.sent.seq]
+        if not self.session.serves(reading.ride, more=bool(piece), allowed=allowed):
             return False
+        assert self.session.application is reading.application, "it is filtered by what holds when it is sent"
         if piece:
             assert piece[0] == self.session.sent.seq + 1, "nothing is left out between two parts"
             wanted = [seq for seq in piece if self.session.application is ALL or seq % 2 == 0]
@@ -286,7 +321,27 @@ class Sends(RuleBasedStateMachine):
             if wanted:
                 message = {"t": "batch", "era": self.session.era, "after": after, "upto": upto}
                 self.peer.incoming.append((message, wanted))
+                self.peer.used = True
         return True
+
+    @precondition(lambda self: self.session.ride is not None)
+    @rule(cause=st.sampled_from(["disconnected", "redefined", "refused a part"]))
+    def outlive(self, cause: str) -> None:
+        """A read begins, the flow's ride ends and another begins, and only then the read's parts are sent."""
+        self.append(4)
+        reading = self.read_on(parts=2, rows=2)
+        if cause == "disconnected":
+            self.disconnect_all()
+        elif cause == "redefined":
+            self.do(self.session.redefine(EVEN if self.session.application is ALL else ALL))
+        elif reading.pieces:
+            assert not self.send_piece(reading, allowed=False)
+        self.tick(6.0, lives=True, allowed=True)
+        if self.session.wants_subscriber():
+            self.place("a", taken=True, again=False)
+        self.deliver()
+        self.board()
+        self.read = reading
 
     @precondition(lambda self: self.session.ride is not None)
     @rule()
@@ -387,7 +442,7 @@ class Sends(RuleBasedStateMachine):
 
 
 TestSends = Sends.TestCase
-TestSends.settings = settings(max_examples=300, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow])
+TestSends.settings = settings(max_examples=200, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow])
 
 
 def test_nobody_but_the_session_changes_how_a_flow_being_sent_stands() -> None:
