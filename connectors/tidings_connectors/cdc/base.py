@@ -143,23 +143,14 @@ class Tailing(abc.ABC):
 
     def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
         """The rows between, read by one task: the log is in one piece."""
-        reader = spark.read.format("tidings").options(**self._source(after))
+        reader = spark.read.format("tidings").option("definition", json.dumps(self._stream.to_json()))
+        if after is not None:
+            first = {shard: Position(at.seq, at.index + 1) for shard, at in self._whole(after).items()}
+            reader = reader.option("startingPosition", str(Positions(first)))
         if upto is not None:
             reader = reader.option("endingPosition", str(self._whole(upto)))
         rows: DataFrame = reader.load()
         return rows
-
-    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
-        """The rows after these positions, as they come."""
-        rows: DataFrame = spark.readStream.format("tidings").options(**self._source(after)).load()
-        return rows
-
-    def _source(self, after: Positions | None) -> dict[str, str]:
-        options = {"definition": json.dumps(self._stream.to_json())}
-        if after is not None:
-            first = {shard: Position(at.seq, at.index + 1) for shard, at in self._whole(after).items()}
-            options["startingPosition"] = str(Positions(first))
-        return options
 
     def _whole(self, positions: Positions) -> Positions:
         """The positions of all shards; one that is not named stands at the start."""

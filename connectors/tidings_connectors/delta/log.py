@@ -14,7 +14,6 @@ have just planned to read them still can.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import shutil
 import time
@@ -138,13 +137,6 @@ class DeltaLog:
             high = sf.array(*map(sf.lit, end.tolist()))
             rows = rows.where((sf.col("seq") <= int(end.max())) & (sf.col("seq") <= high[sf.col("shard")]))
         return rows
-
-    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
-        reader = spark.readStream.format("tidings").option("definition", json.dumps(self._stream.to_json()))
-        if after is not None:
-            first = Positions({shard: Position(after[shard].seq + 1) for shard in range(self._stream.shards)})
-            reader = reader.option("startingPosition", str(first))
-        return reader.load()
 
     @property
     def folder(self) -> Path:

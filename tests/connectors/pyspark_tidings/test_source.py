@@ -253,15 +253,6 @@ def test_updates_truncated_before_a_query_read_them_fail_it_by_name(
     assert len(collector.seen) == 20 + 7
 
 
-def test_the_log_itself_gives_a_streaming_dataframe(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
-    publish(stream, 40)
-    after = stream.log.reach(Positions(), 25)
-    rows = stream.log.stream(spark, after)
-    query = rows.writeStream.format("memory").queryName("tail_of_contacts").trigger(availableNow=True).start()
-    query.awaitTermination(60)
-    assert spark.table("tail_of_contacts").count() == 15
-
-
 BAD: list[tuple[dict[str, str], str]] = [
     ({"startingPosition": "newest"}, "write earliest or latest"),
     ({"startingPosition": '{"0": 1}'}, "leaves out shard 1"),
