@@ -29,7 +29,6 @@ from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc import base
 from tidings_connectors.cdc.base import Tailing
-from tidings_connectors.mysql import preflight
 from tidings_connectors.mysql.binlog import Feed, first_gtid
 from tidings_connectors.mysql.connection import POSITION_GONE, Connection, ServerError
 from tidings_connectors.mysql.mariadb_gtid import (
@@ -41,6 +40,7 @@ from tidings_connectors.mysql.mariadb_gtid import (
     seq_in,
 )
 from tidings_connectors.mysql.options import MysqlOptions, Place, place_of
+from tidings_connectors.mysql.preflight import check_server
 from tidings_connectors.mysql.reader import MysqlReader
 from tidings_connectors.mysql.snapshot import MysqlTables
 
@@ -96,7 +96,7 @@ class MysqlLog(Tailing):
         log = cls._of(location, stream)
         with contextlib.ExitStack() as failed:
             failed.callback(log.close)
-            preflight.check(log._connection, log._server_id())
+            check_server(log._connection, log._server_id())
             begin(log)
             failed.pop_all()
         return log

@@ -21,7 +21,7 @@ SETTINGS = {
 """What each variable must be, and what is wrong if it is not."""
 
 
-def check(connection: Connection, server_id: int) -> None:
+def check_server(connection: Connection, server_id: int) -> None:
     """Raise unless the server writes what is needed and lets us read it."""
     place = connection.place
     ((version, log_bin, user),) = connection.ask("SELECT VERSION(), @@GLOBAL.log_bin, CURRENT_USER()")

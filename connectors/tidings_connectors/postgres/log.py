@@ -22,9 +22,10 @@ from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc.base import Tailing
 from tidings_connectors.postgres.connections import Asking, Server
+from tidings_connectors.postgres.heartbeat import Heartbeat
 from tidings_connectors.postgres.options import PostgresOptions, options_of
 from tidings_connectors.postgres.preflight import check_server
-from tidings_connectors.postgres.reader import Heartbeat, PostgresReader
+from tidings_connectors.postgres.reader import PostgresReader
 from tidings_connectors.postgres.slots import FRESH, Slot, State
 from tidings_connectors.postgres.snapshot import PostgresTables
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import select
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -21,9 +19,7 @@ from tidings.updates import SCHEMA
 from tidings_connectors.cdc.mapping import updates_of
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.postgres.connections import (
-    INSUFFICIENT_PRIVILEGE,
     LIMIT_EXCEEDED,
-    READ_ONLY,
     UNDEFINED_OBJECT,
     Asking,
     Broken,
@@ -35,6 +31,7 @@ from tidings_connectors.postgres.connections import (
     unavailable,
 )
 from tidings_connectors.postgres.decoding import ROW_TAGS, Batch, Decoder
+from tidings_connectors.postgres.heartbeat import Heartbeat
 from tidings_connectors.postgres.options import PostgresOptions
 from tidings_connectors.postgres.slots import FRESH, Slot, lsn_text
 
@@ -50,45 +47,6 @@ JOIN pg_attribute attribute ON attribute.attrelid = index.indrelid
   AND attribute.attnum = ANY ((index.indkey::int2[])[0:index.indnkeyatts - 1])
 WHERE index.indrelid = %s AND index.indisprimary
 """
-
-logger = logging.getLogger(__name__)
-
-
-class Heartbeat:
-    """Writes a sign of life to the WAL when no row came for a while, for all readers of a log together.
-
-    So the place up to which all is read moves on in an idle database too, past the WAL of others.
-    """
-
-    def __init__(self, server: Server, asking: Asking, slot: Slot, seconds: float) -> None:
-        self._server = server
-        self._asking = asking
-        self._slot = slot
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._last = time.monotonic()
-
-    def row_came(self) -> None:
-        """Not idle."""
-        self._last = time.monotonic()
-
-    def idle(self) -> None:
-        """No row came. Writes, if it is time."""
-        if not self._seconds or time.monotonic() - self._last < self._seconds:
-            return
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._last = time.monotonic()
-            if not self._slot.state(FRESH).recovering:
-                self._asking.rows("SELECT pg_logical_emit_message(false, 'tidings', '')")
-        except Error as error:
-            if error.pgcode not in (INSUFFICIENT_PRIVILEGE, READ_ONLY):
-                raise unavailable(self._server, error) from error
-            self._seconds = 0
-            logger.warning("no signs of life in an idle database: %s", unavailable(self._server, error))
-        finally:
-            self._lock.release()
 
 
 class PostgresReader:
