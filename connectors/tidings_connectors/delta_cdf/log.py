@@ -16,7 +16,7 @@ from tidings.errors import LogRestored, PositionsLost
 from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc import base
-from tidings_connectors.cdc.base import Tailing
+from tidings_connectors.cdc.base import TailedLogBase
 from tidings_connectors.cdc.positions import missing
 from tidings_connectors.delta_cdf.options import CdfOptions
 from tidings_connectors.delta_cdf.preflight import check_table
@@ -32,7 +32,7 @@ BOUNDS_MAX_AGE_S = 0.1  # for which the bounds are not looked up again
 NEVER = -1e9
 
 
-class DeltaCdfLog(Tailing):
+class DeltaCdfLog(TailedLogBase):
     """A `TailedLog` over a table's change data feed. Made by `create` and `open`."""
 
     def __init__(self, folder: Path, stream: StreamDefinition, options: CdfOptions) -> None:
@@ -41,39 +41,39 @@ class DeltaCdfLog(Tailing):
         self._table = FedTable(folder)
         self._lock = threading.Lock()
         self._known: tuple[float, dict[int, Bounds]] = (NEVER, {})
-        self._snapshot_of(DeltaRows(self._table, options.key), stream.name)
+        self._use_snapshots(DeltaRows(self._table, options.key), stream.name)
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
         """There is nothing to make but a snapshot, if one is wanted: the table is there."""
-        log = cls._of(location, stream)
+        log = cls._unopened(location, stream)
         check_table(log._table, log._options)
-        log._take()
+        log._take_snapshot()
         return log
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
-        log = cls._of(location, stream)
+        log = cls._unopened(location, stream)
         check_table(log._table, log._options)
-        log._resume()
+        log._resume_snapshot()
         return log
 
     @classmethod
-    def _of(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
+    def _unopened(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
         return cls(Path(location), stream, base.options_of(CdfOptions, stream, "Delta"))
 
     def bounds(self) -> dict[int, Bounds]:
         with self._lock:
             looked, bounds = self._known
             if time.monotonic() - looked > BOUNDS_MAX_AGE_S:
-                now = self._joined(self._table.bounds())
+                now = self._bounds_with_snapshot(self._table.bounds())
                 if not bounds or bounds[0] != now:
                     bounds = dict.fromkeys(range(self._stream.shards), now)
                 self._known = (time.monotonic(), bounds)
             return bounds
 
     def reader(self) -> Reader:
-        return self._merged(DeltaCdfReader(self, self._table, self._options, self._stream.shards))
+        return self._reader_with_snapshot(DeltaCdfReader(self, self._table, self._options, self._stream.shards))
 
     def check(self, after: Positions) -> None:
         with self._lock:

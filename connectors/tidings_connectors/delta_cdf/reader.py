@@ -16,7 +16,7 @@ from tidings.errors import LogUnavailable
 from tidings.logs import Read
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
-from tidings_connectors.cdc.base import Tailing
+from tidings_connectors.cdc.base import TailedLogBase
 from tidings_connectors.cdc.mapping import DELETE, UPDATE, Changes, updates_of
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.delta_cdf.columns import column_of
@@ -30,7 +30,7 @@ FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 class DeltaCdfReader:
     """Reads versions one after the other. Each is read as a whole, and so has to fit into memory."""
 
-    def __init__(self, log: Tailing, table: FedTable, options: CdfOptions, shards: int) -> None:
+    def __init__(self, log: TailedLogBase, table: FedTable, options: CdfOptions, shards: int) -> None:
         self._log = log
         self._table = table
         self._options = options

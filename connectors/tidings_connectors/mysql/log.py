@@ -28,7 +28,7 @@ from tidings.errors import LogUnavailable
 from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc import base
-from tidings_connectors.cdc.base import Tailing
+from tidings_connectors.cdc.base import TailedLogBase
 from tidings_connectors.mysql.binlog import Feed, first_gtid
 from tidings_connectors.mysql.connection import POSITION_GONE, Connection, ServerError
 from tidings_connectors.mysql.mariadb_gtid import (
@@ -55,7 +55,7 @@ _readers = itertools.count()
 _salt = os.urandom(8).hex()
 
 
-class MysqlLog(Tailing):
+class MysqlLog(TailedLogBase):
     """A `TailedLog` over the binary log. Made by `create` and `open`."""
 
     def __init__(self, place: Place, stream: StreamDefinition, options: MysqlOptions) -> None:
@@ -72,7 +72,7 @@ class MysqlLog(Tailing):
         self._first: tuple[str, Gtid] | None = None
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._tables = MysqlTables(self._connection, options, lambda: self._logged(0))
-        self._snapshot_of(self._tables, stream.name)
+        self._use_snapshots(self._tables, stream.name)
 
     def __repr__(self) -> str:
         return f"MysqlLog({self.stream_name!r}, {str(self._place)!r})"
@@ -84,16 +84,16 @@ class MysqlLog(Tailing):
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> MysqlLog:
-        return cls._made(location, stream, cls._resume)
+        return cls._made(location, stream, cls._resume_snapshot)
 
     @classmethod
-    def _of(cls, location: str, stream: StreamDefinition) -> MysqlLog:
+    def _unopened(cls, location: str, stream: StreamDefinition) -> MysqlLog:
         options = base.options_of(MysqlOptions, stream, "MariaDB")
         return cls(place_of(location, options), stream, options)
 
     @classmethod
     def _made(cls, location: str, stream: StreamDefinition, begin: Callable[[MysqlLog], None]) -> MysqlLog:
-        log = cls._of(location, stream)
+        log = cls._unopened(location, stream)
         with contextlib.ExitStack() as failed:
             failed.callback(log.close)
             check_server(log._connection, log._server_id())
@@ -104,13 +104,13 @@ class MysqlLog(Tailing):
     def _begin(self) -> None:
         if self._snapshot is not None:
             self._tables.check()  # even if one is only taken when something is lost: that is too late to be told
-            self._take()
+            self._take_snapshot()
 
     def bounds(self) -> dict[int, Bounds]:
         return self._held(FRESH)
 
     def reader(self) -> Reader:
-        return self._merged(MysqlReader(self))
+        return self._reader_with_snapshot(MysqlReader(self))
 
     def confirm(self, upto: Positions) -> None:
         """The server keeps its log by its own rules (`binlog_expire_logs_seconds`); a snapshot is ours."""
@@ -169,7 +169,7 @@ class MysqlLog(Tailing):
 
     def _held(self, age: float) -> dict[int, Bounds]:
         """The bounds of all shards, not older than so many seconds: of the log, and of the snapshot before it."""
-        held = self._joined(self._logged(age))
+        held = self._bounds_with_snapshot(self._logged(age))
         with self._lock:
             if self._bounds.get(0) != held:
                 self._bounds = dict.fromkeys(range(self.shards), held)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
-from tidings_connectors.cdc.base import Tailing
+from tidings_connectors.cdc.base import TailedLogBase
 from tidings_connectors.postgres.connections import Asking, Server
 from tidings_connectors.postgres.heartbeat import Heartbeat
 from tidings_connectors.postgres.options import PostgresOptions, options_of
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ROW_BYTES = 200  # of WAL, as a guess
 
 
-class PostgresLog(Tailing):
+class PostgresLog(TailedLogBase):
     """A `TailedLog` over a replication slot. Made by `create` and `open`."""
 
     def __init__(self, server: Server, stream: StreamDefinition, options: PostgresOptions) -> None:
@@ -45,14 +45,14 @@ class PostgresLog(Tailing):
         self._asking = Asking(server)
         self._slot = Slot(server, self._asking, stream.name, options.slot)
         self._heartbeat = Heartbeat(server, self._asking, self._slot, options.heartbeat)
-        self._snapshot_of(PostgresTables(server, self._slot, options.publication), options.slot)
+        self._use_snapshots(PostgresTables(server, self._slot, options.publication), options.slot)
         self._bounds: dict[int, Bounds] = {}
         self._lock = threading.Lock()
         self._readers: set[PostgresReader] = set()
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> PostgresLog:
-        log = cls._of(location, stream)
+        log = cls._unopened(location, stream)
         with log._closed_on_error():
             there = log._slot.there()
             log._check(slots=1 if there else 2)
@@ -64,17 +64,17 @@ class PostgresLog(Tailing):
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> PostgresLog:
-        log = cls._of(location, stream)
+        log = cls._unopened(location, stream)
         with log._closed_on_error():
             log._check(slots=1)
             if log._snapshot is not None and log._options.on_data_loss == "snapshot" and not log._slot.there():
                 log._snapshot.begin(again=True)
             log._slot.state()
-            log._resume()
+            log._resume_snapshot()
             return log
 
     @classmethod
-    def _of(cls, location: str, stream: StreamDefinition) -> PostgresLog:
+    def _unopened(cls, location: str, stream: StreamDefinition) -> PostgresLog:
         return cls(Server(location), stream, options_of(stream))
 
     def _abandon(self) -> None:
@@ -96,7 +96,7 @@ class PostgresLog(Tailing):
         )
         with self._lock:
             self._readers.add(plain)
-        return self._merged(plain)
+        return self._reader_with_snapshot(plain)
 
     def check(self, after: Positions) -> None:
         self._slot.check(self._state(), after)
@@ -135,7 +135,7 @@ class PostgresLog(Tailing):
         state = self._slot.state(age)
         if state.lost:
             return state
-        return state._replace(floor=self._joined(Bounds(state.floor, state.head)).floor)
+        return state._replace(floor=self._bounds_with_snapshot(Bounds(state.floor, state.head)).floor)
 
     def _forget(self, reader: PostgresReader) -> None:
         with self._lock:
