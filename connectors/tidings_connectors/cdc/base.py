@@ -21,7 +21,7 @@ from tidings.logs import Reader, Slice, open_log
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.positions import chosen, later
-from tidings_connectors.cdc.snapshot import Snapshot, SnapshotOptions, Source
+from tidings_connectors.cdc.snapshot import SnapshotOptions, SnapshotSource, StreamSnapshot
 from tidings_connectors.cdc.snapshot_reader import Losses, MergedReader
 
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class TailedLogBase(abc.ABC):
     - `confirm` calls `_forget_snapshot`.
     - `_abandon` and `close` are there already, and are extended by a log that keeps more than a snapshot.
 
-    The rows that are there already come before the log if the constructor calls `_use_snapshots`, with a `Source` of
-    them; without it, whatever goes through the methods above comes out as it went in.
+    The rows that are there already come before the log if the constructor calls `_use_snapshots`, with a
+    `SnapshotSource` of them; without it, whatever goes through the methods above comes out as it went in.
     """
 
     def __init__(self, stream: StreamDefinition, options: SnapshotOptions) -> None:
         self._stream = stream
         self._options = options
-        self._snapshot: Snapshot | None = None
+        self._snapshot: StreamSnapshot | None = None
 
     @classmethod
     @abc.abstractmethod
@@ -81,11 +81,11 @@ class TailedLogBase(abc.ABC):
         if self._snapshot is not None:
             self._snapshot.discard()
 
-    def _use_snapshots(self, source: Source, name: str) -> None:
+    def _use_snapshots(self, source: SnapshotSource, name: str) -> None:
         """Put the rows of this source before the log, if the options say so."""
         options = self._options
         if options.snapshot_folder is not None:
-            self._snapshot = Snapshot(
+            self._snapshot = StreamSnapshot(
                 source, self._stream.name, Path(options.snapshot_folder) / name, options, self._stream.shards
             )
 

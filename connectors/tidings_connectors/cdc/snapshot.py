@@ -5,7 +5,7 @@ last transaction that they show, before the next. They are read in chunks, in th
 of canonical rows, which is durable before the next is read, and a note says how far it is.
 
 Who is interrupted cannot have that state again. The remaining keys are read in a later one, and its rows stand there:
-each state is a `Run` of rows. Until the last one is complete, readers that come to it wait there.
+each state is a `SnapshotRun` of rows. Until the last one is complete, readers that come to it wait there.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Piece(NamedTuple):
     last: list[str] | None
 
 
-class Table(Protocol):
+class SourceTable(Protocol):
     """A table in one state of the datastore."""
 
     @property
@@ -90,22 +90,22 @@ class Table(Protocol):
         """The rows after this key, or all; at most `CHUNK` at a time."""
 
 
-class State(NamedTuple):
+class ConsistentState(NamedTuple):
     """What the tables look like at one place in the log."""
 
     seq: int
     """The rows have this `seq`: they stand before the first update of the next one."""
     time: datetime
-    tables: Sequence[Table]
+    tables: Sequence[SourceTable]
 
 
-class Source(Protocol):
+class SnapshotSource(Protocol):
     """What a datastore does for a snapshot."""
 
     base: int
     """The index of the first row of a run: after those of any update with the same `seq`."""
 
-    def state(self) -> AbstractContextManager[State]:
+    def state(self) -> AbstractContextManager[ConsistentState]:
         """A state of now. From there on the datastore keeps its log, if it does not do so already."""
 
     def held(self) -> Bounds | None:
@@ -121,7 +121,7 @@ class Chunk(BaseModel):
     rows: int
 
 
-class Run(BaseModel):
+class SnapshotRun(BaseModel):
     """What was read in one state."""
 
     seq: int
@@ -144,7 +144,7 @@ class Run(BaseModel):
         return self.chunks[-1].first + self.chunks[-1].rows if self.chunks else self.base
 
 
-class Progress(BaseModel):
+class TableProgress(BaseModel):
     """How far a table was read: in which order, and up to which key."""
 
     order: list[str]
@@ -156,10 +156,10 @@ class Note(BaseModel):
     """How far a snapshot is."""
 
     complete: bool = False
-    tables: dict[str, Progress] = {}
-    runs: list[Run] = []
+    tables: dict[str, TableProgress] = {}
+    runs: list[SnapshotRun] = []
 
-    def ready(self, run: Run) -> bool:
+    def ready(self, run: SnapshotRun) -> bool:
         """Whether all rows of a run are there."""
         return self.complete or run is not self.runs[-1]
 
@@ -168,10 +168,10 @@ class Closed(Exception):
     """The log was closed while a snapshot was taken."""
 
 
-class Snapshot:
+class StreamSnapshot:
     """The snapshot of one stream, in a folder that every process of the cluster sees."""
 
-    def __init__(self, source: Source, stream: str, folder: Path, mapping: RowMapping, shards: int) -> None:
+    def __init__(self, source: SnapshotSource, stream: str, folder: Path, mapping: RowMapping, shards: int) -> None:
         self.folder = folder
         self._source = source
         self._stream = stream
@@ -241,7 +241,7 @@ class Snapshot:
             if not self._thread.is_alive() and not self.covers():
                 raise self._failed or LogUnavailable(f"the snapshot of stream {self._stream!r} was not begun")
 
-    def rows(self, run: Run, index: int) -> tuple[pa.Table, int]:
+    def rows(self, run: SnapshotRun, index: int) -> tuple[pa.Table, int]:
         """Rows of a run from this index on, to the end of a chunk, and the index after them; none if it is over."""
         for chunk in run.chunks:
             end = chunk.first + chunk.rows
@@ -322,7 +322,7 @@ class Snapshot:
                 note = Note()
             self._go_on(note, state.tables)
             if not note.runs or note.runs[-1].seq != state.seq:  # else it is the same state, of which nobody read yet
-                note.runs.append(Run(seq=state.seq, base=self._source.base))
+                note.runs.append(SnapshotRun(seq=state.seq, base=self._source.base))
             self._write(note)
             for table in state.tables:
                 self._read(table, note, state.time)
@@ -334,16 +334,16 @@ class Snapshot:
         note.complete = True
         self._write(note)
 
-    def _go_on(self, note: Note, tables: Sequence[Table]) -> None:
+    def _go_on(self, note: Note, tables: Sequence[SourceTable]) -> None:
         """Leave out what was read of tables that are to be read from the beginning."""
         for table in tables:
             known = note.tables.get(_name(table))
             if known is None or known.order != list(table.order) or not (known.done or known.order):
-                note.tables[_name(table)] = Progress(order=list(table.order))
+                note.tables[_name(table)] = TableProgress(order=list(table.order))
                 for run in note.runs:
                     run.chunks = [chunk for chunk in run.chunks if chunk.table != _name(table)]
 
-    def _read(self, table: Table, note: Note, taken: datetime) -> None:
+    def _read(self, table: SourceTable, note: Note, taken: datetime) -> None:
         progress, run = note.tables[_name(table)], note.runs[-1]
         if progress.done:
             return
@@ -381,11 +381,11 @@ class Snapshot:
         durable.replace(self.folder / name, self.folder / f"{name}.tmp", write)
 
 
-def _name(table: Table) -> str:
+def _name(table: SourceTable) -> str:
     return f"{table.schema}.{table.table}"
 
 
-def _changes(table: Table, columns: Sequence[Column], run: Run, time: datetime) -> Changes:
+def _changes(table: SourceTable, columns: Sequence[Column], run: SnapshotRun, time: datetime) -> Changes:
     count = len(columns[0].values)
     return Changes(
         table.schema,

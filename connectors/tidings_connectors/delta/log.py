@@ -35,7 +35,7 @@ from tidings_connectors.delta.maintenance import Upkeep, plan_retention, plan_tr
 from tidings_connectors.delta.segments import (
     Offsets,
     Segment,
-    Snapshot,
+    SegmentSnapshot,
     Span,
     read_segments,
     write_segment,
@@ -195,7 +195,7 @@ class DeltaLog:
 
     def _commit(
         self,
-        snapshot: Snapshot,
+        snapshot: SegmentSnapshot,
         updates: pa.Table,
         shards: npt.NDArray[np.int32],
         seqs: npt.NDArray[np.int64],
@@ -219,14 +219,14 @@ class DeltaLog:
                     draft.path.unlink(missing_ok=True)
         return done
 
-    def _drop(self, snapshot: Snapshot, count: int, dry_run: bool) -> dict[int, Bounds]:
+    def _drop(self, snapshot: SegmentSnapshot, count: int, dry_run: bool) -> dict[int, Bounds]:
         """Let go of the oldest so many segments, and say what is left."""
         if dry_run:
             return snapshot.without(count).bounds
         self.upkeep.drop(snapshot.segments[:count])
         return self.bounds()
 
-    def _held(self, snapshot: Snapshot, positions: Positions) -> Offsets:
+    def _held(self, snapshot: SegmentSnapshot, positions: Positions) -> Offsets:
         """The positions as offsets, if the log holds all that comes after them."""
         offsets = self._offsets(positions)
         if np.any(offsets < snapshot.floors) or np.any(offsets > snapshot.heads):
@@ -273,7 +273,7 @@ def stamp(shards: npt.NDArray[np.int32], heads: Offsets) -> npt.NDArray[np.int64
     return seqs
 
 
-def _reach(snapshot: Snapshot, start: Offsets, limit: int | None) -> Offsets:
+def _reach(snapshot: SegmentSnapshot, start: Offsets, limit: int | None) -> Offsets:
     """Where a reader ends that takes the oldest rows first, and of a segment that is too large one shard after another.
 
     It rather ends with a segment than within the next: so most reads are of whole segments, or of few row groups. Each

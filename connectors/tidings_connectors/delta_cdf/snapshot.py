@@ -13,7 +13,7 @@ import pyarrow as pa
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds
 from tidings_connectors.cdc import snapshot
-from tidings_connectors.cdc.snapshot import Piece, State
+from tidings_connectors.cdc.snapshot import ConsistentState, Piece
 from tidings_connectors.delta_cdf.columns import column_of
 from tidings_connectors.delta_cdf.table import FedTable
 
@@ -47,7 +47,7 @@ class Version:
 
 
 class DeltaRows:
-    """A Delta table as a `Source` of snapshots."""
+    """A Delta table as a `SnapshotSource`."""
 
     base = 2**30
 
@@ -59,7 +59,7 @@ class DeltaRows:
         return self._table.bounds()
 
     @contextlib.contextmanager
-    def state(self) -> Iterator[State]:
+    def state(self) -> Iterator[ConsistentState]:
         folder, table = self._table.folder, self._table.open()
         rows = Version(folder.parent.name, folder.name, self._key, table)
-        yield State(int(table.version()), datetime.now(UTC), [rows])
+        yield ConsistentState(int(table.version()), datetime.now(UTC), [rows])

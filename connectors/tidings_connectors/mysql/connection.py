@@ -33,7 +33,7 @@ class ServerError(LogUnavailable):
         self.code = code
 
 
-class Connection:
+class MysqlConnection:
     """Asks one server. Any thread may ask; one is answered at a time."""
 
     def __init__(self, place: Place) -> None:

@@ -16,7 +16,7 @@ import time
 from typing import Any
 
 from tidings.errors import LogUnavailable
-from tidings_connectors.mysql.connection import Connection
+from tidings_connectors.mysql.connection import MysqlConnection
 from tidings_connectors.mysql.mariadb_gtid import GtidState, parse_state
 
 TRIES = 20
@@ -36,7 +36,7 @@ HASTY = (
 )
 
 
-def begin(session: Any, connection: Connection) -> GtidState:
+def begin(session: Any, connection: MysqlConnection) -> GtidState:
     """Begin a transaction that sees one state, and find out over another connection which transactions it has."""
     reason, known = "", None
     for attempt in range(TRIES):
@@ -70,18 +70,18 @@ def _begun(session: Any) -> tuple[str, int]:
     return told["binlog_snapshot_file"], int(told["binlog_snapshot_position"] or 0)
 
 
-def _prepares(connection: Connection) -> int:
+def _prepares(connection: MysqlConnection) -> int:
     """How many XA transactions were ever prepared."""
     return int(_shown(connection, "STATUS", "Com_xa_prepare") or 0)
 
 
-def _waiting(connection: Connection) -> int:
+def _waiting(connection: MysqlConnection) -> int:
     """How many transactions wait for a replica after they are written and before they can be seen."""
     if _shown(connection, "VARIABLES", "rpl_semi_sync_master_wait_point") != "AFTER_SYNC":
         return 0
     return int(_shown(connection, "STATUS", "Rpl_semi_sync_master_wait_sessions") or 0)
 
 
-def _shown(connection: Connection, kind: str, name: str) -> str | None:
+def _shown(connection: MysqlConnection, kind: str, name: str) -> str | None:
     found = connection.ask(f"SHOW GLOBAL {kind} WHERE variable_name = %s", name)
     return found[0][1] if found else None

@@ -30,7 +30,7 @@ from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc import base
 from tidings_connectors.cdc.base import TailedLogBase
 from tidings_connectors.mysql.binlog import Feed, first_gtid
-from tidings_connectors.mysql.connection import POSITION_GONE, Connection, ServerError
+from tidings_connectors.mysql.connection import POSITION_GONE, MysqlConnection, ServerError
 from tidings_connectors.mysql.mariadb_gtid import (
     Gtid,
     GtidState,
@@ -64,7 +64,7 @@ class MysqlLog(TailedLogBase):
         self.shards = stream.shards
         self.stream_name = stream.name
         self._place = place
-        self._connection = Connection(place)
+        self._connection = MysqlConnection(place)
         self._lock = threading.Lock()
         self._log: tuple[float, Bounds] | None = None
         self._bounds: dict[int, Bounds] = {}

@@ -33,7 +33,7 @@ WRITES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD")
 logger = logging.getLogger(__name__)
 
 
-class Source(Protocol):
+class BinlogSource(Protocol):
     """What a reader needs of its log."""
 
     stream_name: str
@@ -189,7 +189,7 @@ class Sequencer:
 class MysqlReader:
     """A `Reader` with a connection of its own."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: BinlogSource) -> None:
         self._source = source
         self._feed: Feed | None = None
         self._sequencer: Sequencer | None = None

@@ -17,14 +17,14 @@ from tidings.errors import LogUnavailable
 from tidings.positions import Bounds
 from tidings_connectors.cdc import snapshot
 from tidings_connectors.cdc.mapping import Column
-from tidings_connectors.cdc.snapshot import Piece, State
+from tidings_connectors.cdc.snapshot import ConsistentState, Piece
 from tidings_connectors.mysql.client_library import SSCursor, pymysql
-from tidings_connectors.mysql.columns import SESSION, Form, form_of
+from tidings_connectors.mysql.columns import SESSION, ColumnForm, form_of
 from tidings_connectors.mysql.connection import (
     TABLE_DENIED,
     TABLE_MISSING,
     TIMEOUT,
-    Connection,
+    MysqlConnection,
     ServerError,
     account,
     quoted_name,
@@ -62,7 +62,7 @@ class MysqlTable:
     index: str
     """The index that has the key; it is read in its order, if that can be gone on in."""
     order: Sequence[str]
-    columns: dict[str, Form]
+    columns: dict[str, ColumnForm]
     versioned: bool
     place: Place
     session: Any
@@ -107,18 +107,18 @@ class MysqlTable:
 
 
 class MysqlTables:
-    """The watched tables of a server, as a `Source` of snapshots."""
+    """The watched tables of a server, as a `SnapshotSource`."""
 
     base = 2**30
 
-    def __init__(self, connection: Connection, options: MysqlOptions, held: Callable[[], Bounds]) -> None:
+    def __init__(self, connection: MysqlConnection, options: MysqlOptions, held: Callable[[], Bounds]) -> None:
         self._connection = connection
         self._place = connection.place
         self._options = options
         self.held = held
 
     @contextlib.contextmanager
-    def state(self) -> Iterator[State]:
+    def state(self) -> Iterator[ConsistentState]:
         """A transaction in which the tables look as they did after a transaction of the log."""
         self.check()
         raw = {"conv": {}, "use_unicode": False}  # values come as the bytes that they are
@@ -133,7 +133,7 @@ class MysqlTables:
             domain = self._options.domain
             seq = seq_in(state, domain) or seq_in(parse_state(replicated), domain)
             tables = [self._table(*table, session) for table in self._there()]
-            yield State(seq, datetime.fromisoformat(time.decode()).replace(tzinfo=UTC), tables)
+            yield ConsistentState(seq, datetime.fromisoformat(time.decode()).replace(tzinfo=UTC), tables)
 
     def check(self) -> None:
         """Raise unless all tables that are there can be read, and in one state."""

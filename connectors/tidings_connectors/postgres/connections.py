@@ -37,7 +37,7 @@ Error = psycopg2.Error
 Broken = (psycopg2.OperationalError, psycopg2.InterfaceError)
 
 
-class Server:
+class PostgresServer:
     """A database of a server, as an address names it. Picklable: it holds the address, and no connection."""
 
     def __init__(self, address: str) -> None:
@@ -111,18 +111,18 @@ class Server:
         return False
 
 
-class Asking:
+class PostgresConnection:
     """One ordinary connection for the questions of many threads; made anew when it breaks."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PostgresServer) -> None:
         self._server = server
         self._lock = threading.Lock()
-        self._connection: Any = None
+        self._open: Any = None
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """What a statement returns. A connection that broke since the last one is made anew."""
         with self._lock:
-            fresh = self._connection is None
+            fresh = self._open is None
             try:
                 return self._rows(statement, values)
             except Broken as error:
@@ -145,17 +145,17 @@ class Asking:
             self._drop()
 
     def _rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        if self._connection is None:
-            self._connection = self._server.connect()
-        with self._connection.cursor() as cursor:
+        if self._open is None:
+            self._open = self._server.connect()
+        with self._open.cursor() as cursor:
             cursor.execute(statement, values)
             found: list[tuple[Any, ...]] = cursor.fetchall()
             return found
 
     def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        if self._open is not None:
+            self._open.close()
+        self._open = None
 
 
 def raw_texts(connection: Any, oids: Collection[int]) -> None:
@@ -163,7 +163,7 @@ def raw_texts(connection: Any, oids: Collection[int]) -> None:
     register_type(new_type(tuple(oids), "TEXT", lambda text, cursor: text), connection)
 
 
-def unavailable(server: Server, error: Exception) -> LogUnavailable:
+def unavailable(server: PostgresServer, error: Exception) -> LogUnavailable:
     """An error of the server that has no cure of its own, in one sentence."""
     state = getattr(error, "pgcode", None)
     primary = getattr(getattr(error, "diag", None), "message_primary", None) or str(error) or type(error).__name__
@@ -172,7 +172,7 @@ def unavailable(server: Server, error: Exception) -> LogUnavailable:
 
 
 @contextlib.contextmanager
-def translating_errors(server: Server) -> Iterator[None]:
+def translating_errors(server: PostgresServer) -> Iterator[None]:
     """Errors of the server become ours."""
     try:
         yield

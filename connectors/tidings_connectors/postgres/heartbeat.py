@@ -9,9 +9,9 @@ import time
 from tidings_connectors.postgres.connections import (
     INSUFFICIENT_PRIVILEGE,
     READ_ONLY,
-    Asking,
     Error,
-    Server,
+    PostgresConnection,
+    PostgresServer,
     unavailable,
 )
 from tidings_connectors.postgres.slots import FRESH, Slot
@@ -25,9 +25,9 @@ class Heartbeat:
     So the place up to which all is read moves on in an idle database too, past the WAL of others.
     """
 
-    def __init__(self, server: Server, asking: Asking, slot: Slot, seconds: float) -> None:
+    def __init__(self, server: PostgresServer, connection: PostgresConnection, slot: Slot, seconds: float) -> None:
         self._server = server
-        self._asking = asking
+        self._connection = connection
         self._slot = slot
         self._seconds = seconds
         self._lock = threading.Lock()
@@ -46,7 +46,7 @@ class Heartbeat:
         try:
             self._last = time.monotonic()
             if not self._slot.state(FRESH).recovering:
-                self._asking.rows("SELECT pg_logical_emit_message(false, 'tidings', '')")
+                self._connection.rows("SELECT pg_logical_emit_message(false, 'tidings', '')")
         except Error as error:
             if error.pgcode not in (INSUFFICIENT_PRIVILEGE, READ_ONLY):
                 raise unavailable(self._server, error) from error

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING
 from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc.base import TailedLogBase
-from tidings_connectors.postgres.connections import Asking, Server
+from tidings_connectors.postgres.connections import PostgresConnection, PostgresServer
 from tidings_connectors.postgres.heartbeat import Heartbeat
 from tidings_connectors.postgres.options import PostgresOptions, options_of
 from tidings_connectors.postgres.preflight import check_server
 from tidings_connectors.postgres.reader import PostgresReader
-from tidings_connectors.postgres.slots import FRESH, Slot, State
+from tidings_connectors.postgres.slots import FRESH, Slot, SlotState
 from tidings_connectors.postgres.snapshot import PostgresTables
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ ROW_BYTES = 200  # of WAL, as a guess
 class PostgresLog(TailedLogBase):
     """A `TailedLog` over a replication slot. Made by `create` and `open`."""
 
-    def __init__(self, server: Server, stream: StreamDefinition, options: PostgresOptions) -> None:
+    def __init__(self, server: PostgresServer, stream: StreamDefinition, options: PostgresOptions) -> None:
         super().__init__(stream, options)
         self._server = server
         self._options: PostgresOptions = options
-        self._asking = Asking(server)
-        self._slot = Slot(server, self._asking, stream.name, options.slot)
-        self._heartbeat = Heartbeat(server, self._asking, self._slot, options.heartbeat)
+        self._connection = PostgresConnection(server)
+        self._slot = Slot(server, self._connection, stream.name, options.slot)
+        self._heartbeat = Heartbeat(server, self._connection, self._slot, options.heartbeat)
         self._use_snapshots(PostgresTables(server, self._slot, options.publication), options.slot)
         self._bounds: dict[int, Bounds] = {}
         self._lock = threading.Lock()
@@ -75,7 +75,7 @@ class PostgresLog(TailedLogBase):
 
     @classmethod
     def _unopened(cls, location: str, stream: StreamDefinition) -> PostgresLog:
-        return cls(Server(location), stream, options_of(stream))
+        return cls(PostgresServer(location), stream, options_of(stream))
 
     def _abandon(self) -> None:
         self._slot.drop()
@@ -92,7 +92,13 @@ class PostgresLog(TailedLogBase):
     def reader(self) -> Reader:
         """A reader, for one who reads on and on; it holds a connection and a temporary replication slot."""
         plain = PostgresReader(
-            self._server, self._asking, self._slot, self._options, self._stream.shards, self._heartbeat, self._forget
+            self._server,
+            self._connection,
+            self._slot,
+            self._options,
+            self._stream.shards,
+            self._heartbeat,
+            self._forget,
         )
         with self._lock:
             self._readers.add(plain)
@@ -118,10 +124,10 @@ class PostgresLog(TailedLogBase):
             reader.close()
         super().close()
         self._slot.close()
-        self._asking.close()
+        self._connection.close()
 
     def _check(self, *, slots: int) -> None:
-        check_server(self._server, self._asking, self._slot, self._options.publication, slots=slots)
+        check_server(self._server, self._connection, self._slot, self._options.publication, slots=slots)
 
     @contextlib.contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -130,7 +136,7 @@ class PostgresLog(TailedLogBase):
             yield
             failed.pop_all()
 
-    def _state(self, age: float = 0.0) -> State:
+    def _state(self, age: float = 0.0) -> SlotState:
         """What is held: by the slot, and before it the snapshot, if it joins on."""
         state = self._slot.state(age)
         if state.lost:

@@ -21,10 +21,10 @@ from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
     UNDEFINED_OBJECT,
-    Asking,
     Broken,
     Error,
-    Server,
+    PostgresConnection,
+    PostgresServer,
     quoted_name,
     quoted_text,
     translating_errors,
@@ -54,8 +54,8 @@ class PostgresReader:
 
     def __init__(
         self,
-        server: Server,
-        asking: Asking,
+        server: PostgresServer,
+        connection: PostgresConnection,
         slot: Slot,
         options: PostgresOptions,
         shards: int,
@@ -63,14 +63,14 @@ class PostgresReader:
         on_close: Callable[[PostgresReader], None] | None = None,
     ) -> None:
         self._server = server
-        self._asking = asking
+        self._connection = connection
         self._slot = slot
         self._options = options
         self._shards = shards
         self._heartbeat = heartbeat
         self._on_close = on_close
         self._closed = False
-        self._connection: Any = None
+        self._replication: Any = None
         self._cursor: Any = None
         self._polling = select.poll()
         self._decoder = Decoder(self._key_of)
@@ -122,7 +122,7 @@ class PostgresReader:
 
     def _goes_on(self, after: Positions) -> bool:
         """Whether the connection stands where nothing is behind it that is asked for."""
-        if self._connection is None or any(at < self._seen.get(shard, self._start) for shard, at in after.items()):
+        if self._replication is None or any(at < self._seen.get(shard, self._start) for shard, at in after.items()):
             return False
         furthest = max(after.values())
         if furthest > self.stand and furthest > self._slot.state(FRESH).head:
@@ -138,9 +138,9 @@ class PostgresReader:
         start = min(after.values())
         name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
         with contextlib.ExitStack() as failed:
-            self._connection = self._server.replicate()
+            self._replication = self._server.replicate()
             failed.callback(self._drop)
-            self._cursor = self._connection.cursor()
+            self._cursor = self._replication.cursor()
             try:
                 self._cursor.execute("SELECT pg_copy_logical_replication_slot(%s, %s, true)", (self._slot.name, name))
                 self._cursor.execute(
@@ -165,7 +165,7 @@ class PostgresReader:
                 )
             failed.pop_all()
         self._polling = select.poll()  # select() takes no more than the first 1,024 files of a process
-        self._polling.register(self._connection, select.POLLIN)
+        self._polling.register(self._replication, select.POLLIN)
         self._decoder = Decoder(self._key_of)
         self._start, self._read_upto, self._seen = start, start.seq, {}
 
@@ -223,8 +223,8 @@ class PostgresReader:
 
     def _check_published(self) -> None:
         """From version 18 on the server goes on without a publication that is not there, and only sends a warning."""
-        self._connection.poll()  # which fetches warnings
-        if any(self._options.publication in warning for warning in self._connection.notices):
+        self._replication.poll()  # which fetches warnings
+        if any(self._options.publication in warning for warning in self._replication.notices):
             raise self._unpublished()
 
     def _readable(self, seconds: float) -> bool:
@@ -244,7 +244,7 @@ class PostgresReader:
 
     def _key_of(self, oid: int) -> list[str]:
         with translating_errors(self._server):
-            return [name for (name,) in self._asking.rows(KEY, (oid,))]
+            return [name for (name,) in self._connection.rows(KEY, (oid,))]
 
     def _reason(self, error: Exception) -> LogUnavailable:
         """The server's error in a sentence of ours."""
@@ -260,7 +260,7 @@ class PostgresReader:
         )
 
     def _drop(self) -> None:
-        connection, self._connection, self._cursor = self._connection, None, None
+        connection, self._replication, self._cursor = self._replication, None, None
         if connection is not None:
             with contextlib.suppress(Error):
                 connection.close()

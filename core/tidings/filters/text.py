@@ -36,7 +36,7 @@ KEYWORDS = frozenset({"and", "or", "not", "in", "exists", "matches", "everything
 _BARE = r"(?:[\w\-/:@+]|\.(?!\.))+"
 _BARE_WORD = re.compile(_BARE)
 _QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
-_TOKEN = re.compile(
+_LEXEME = re.compile(
     rf"\s*(?:(?P<quoted>{_QUOTED})|(?P<symbol>\.\.|!=|[=(),])|(?P<word>{_BARE})|(?P<end>\Z)|(?P<bad>.))", re.DOTALL
 )
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
@@ -45,7 +45,7 @@ _NAMED = 40  # and this much of a long word
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Lexeme:
     """A piece of a filter's text, and where it begins."""
 
     kind: Literal["word", "quoted", "symbol", "end"]
@@ -71,9 +71,9 @@ class Token:
 class Clause:
     """One condition as it was written. The operands of `..` may be missing."""
 
-    key: Token
+    key: Lexeme
     operator: Literal["exists", "=", "in", "..", "matches"]
-    operands: tuple[Token | None, ...]
+    operands: tuple[Lexeme | None, ...]
     negated: bool
 
 
@@ -98,7 +98,7 @@ def read(text: str) -> Group | Clause:
     """
     if len(text) > MAX_LENGTH:
         raise InvalidFilter(f"the filter has {len(text):,} characters; the limit is {MAX_LENGTH:,}")
-    return _Reader(text).whole()
+    return _FilterReader(text).whole()
 
 
 def error_at(text: str, at: int, problem: str) -> InvalidFilter:
@@ -134,12 +134,12 @@ def _unquote(quoted: str) -> str:
     return re.sub(r"""\\([\\"'ntr])""", lambda found: ESCAPES.get(found[1], found[1]), quoted[1:-1])
 
 
-class _Reader:
-    """Recursive descent with one token of lookahead."""
+class _FilterReader:
+    """Recursive descent with one lexeme of lookahead."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.next = self._token(0)
+        self.next = self._lexeme(0)
 
     def whole(self) -> Group | Clause:
         if self.ended():
@@ -183,7 +183,7 @@ class _Reader:
         key = self.value("a key, 'not' or '('")
         if key.kind == "word" and key.text == "attributes." and self.next.kind == "quoted" and self.next.at == key.end:
             name = self.take()
-            key = Token("word", key.text + name.text, key.at, name.end)
+            key = Lexeme("word", key.text + name.text, key.at, name.end)
         if self.symbol("=") or self.symbol("!="):
             unequal = self.take().text == "!="
             return Clause(key, "=", (self.value("a value"),), negated is not unequal)
@@ -204,7 +204,7 @@ class _Reader:
             return Clause(key, "..", self.bounds(), negated)
         return self.fail(f"expected {expected}, not {self.next}")
 
-    def values(self) -> Iterator[Token]:
+    def values(self) -> Iterator[Lexeme]:
         self.take()
         yield self.value("a value")
         while self.symbol(","):
@@ -212,7 +212,7 @@ class _Reader:
             yield self.value("a value")
         self.expect(")", "',' or ')'")
 
-    def bounds(self) -> tuple[Token | None, Token | None]:
+    def bounds(self) -> tuple[Lexeme | None, Lexeme | None]:
         start = self.next
         low = None if self.symbol("..") else self.value("'(' or an interval such as 1..5000")
         if not self.symbol(".."):
@@ -223,7 +223,7 @@ class _Reader:
             self.fail("an interval needs an end; for any value write `exists`", start)
         return low, high
 
-    def value(self, expected: str) -> Token:
+    def value(self, expected: str) -> Lexeme:
         if self.next.kind not in ("word", "quoted") or self.next.keyword:
             self.fail(f"expected {expected}, not {self.next}")
         return self.take()
@@ -239,22 +239,22 @@ class _Reader:
             self.fail(f"expected {expected}, not {self.next}")
         self.take()
 
-    def take(self) -> Token:
-        token, self.next = self.next, self._token(self.next.end)
-        return token
+    def take(self) -> Lexeme:
+        taken, self.next = self.next, self._lexeme(self.next.end)
+        return taken
 
-    def fail(self, problem: str, token: Token | None = None) -> NoReturn:
-        raise error_at(self.text, (token or self.next).at, problem)
+    def fail(self, problem: str, lexeme: Lexeme | None = None) -> NoReturn:
+        raise error_at(self.text, (lexeme or self.next).at, problem)
 
-    def _token(self, at: int) -> Token:
-        found = _TOKEN.match(self.text, at)
-        assert found is not None, "whatever is left begins with a token, or with a bad character"
+    def _lexeme(self, at: int) -> Lexeme:
+        found = _LEXEME.match(self.text, at)
+        assert found is not None, "whatever is left begins with a lexeme, or with a bad character"
         kind = found.lastgroup or "bad"
-        token, at = found[kind], found.start(kind)
+        text, at = found[kind], found.start(kind)
         match kind:
             case "quoted":
-                return Token("quoted", _unquote(token), at, found.end())
+                return Lexeme("quoted", _unquote(text), at, found.end())
             case "word" | "symbol" | "end":
-                return Token(kind, token, at, found.end())
-        problem = "this quote is never closed" if token in "\"'" else f"'{token}' can only stand between quotes"
+                return Lexeme(kind, text, at, found.end())
+        problem = "this quote is never closed" if text in "\"'" else f"'{text}' can only stand between quotes"
         raise error_at(self.text, at, problem)

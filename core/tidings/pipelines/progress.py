@@ -43,7 +43,7 @@ class Progress:
         return sum(known) if known and len(known) == len(self.lag) else None
 
 
-class Meter:
+class ProgressMeter:
     """Gathers the progress of one run. May be used from any thread."""
 
     def __init__(self, inputs: Sequence[Stream]) -> None:
@@ -59,7 +59,7 @@ class Meter:
         self._at: float | None = None
         self._positions: list[Positions | None] = [None] * len(inputs)
 
-    def finished(self, batch: int, seconds: float, updates_out: int) -> None:
+    def batch_finished(self, batch: int, seconds: float, updates_out: int) -> None:
         """A batch is done; so many updates were written."""
         with self._lock:
             self._batch = batch
@@ -68,7 +68,7 @@ class Meter:
             self._out += updates_out
             self._at = time.time()
 
-    def told(self, events: Sequence[Any]) -> None:
+    def add_reports(self, events: Sequence[Any]) -> None:
         """Spark's reports on the run, oldest first; those that were told before are passed over."""
         with self._lock:
             for event in events:

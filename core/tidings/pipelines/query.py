@@ -19,7 +19,7 @@ from tidings.coordination.pipeline_lock import Claim
 from tidings.errors import PipelineFailed, TidingsError
 from tidings.logs import Transaction
 from tidings.pipelines.pipeline import INTERVAL, Pipeline
-from tidings.pipelines.progress import Meter, Progress
+from tidings.pipelines.progress import Progress, ProgressMeter
 from tidings.stages.state import Head, State
 from tidings.updates import STAMPED, checked, timed
 
@@ -48,7 +48,7 @@ class PipelineRun:
         self._ended = threading.Event()
         self._batch_id = -1
         self._heads: dict[str, Head] = {}
-        self._meter = Meter(pipeline.inputs)
+        self._meter = ProgressMeter(pipeline.inputs)
         writer = pipeline.read(spark).writeStream.queryName(self.name).foreachBatch(self._step)
         writer = writer.option("checkpointLocation", str(pipeline.checkpoint))
         with _unhurried(spark):
@@ -106,7 +106,7 @@ class PipelineRun:
                 started = time.monotonic()
                 written = self._process(batch, batch_id)
                 self._batch_id = batch_id
-                self._meter.finished(batch_id, time.monotonic() - started, written)
+                self._meter.batch_finished(batch_id, time.monotonic() - started, written)
         except BaseException as error:
             if not self._stopping.is_set():
                 self.error = error
@@ -140,7 +140,7 @@ class PipelineRun:
     def _watch(self) -> None:
         try:
             while not self._query.awaitTermination(WATCH):
-                self._meter.told(self._query.recentProgress)
+                self._meter.add_reports(self._query.recentProgress)
                 if not self._claim.valid():
                     self.error = self.error or _claim_lost()
                     self._query.stop()
@@ -150,7 +150,7 @@ class PipelineRun:
         finally:
             with contextlib.suppress(Exception):  # Spark may be gone
                 self._query.stop()  # never without a claim, whatever went wrong here
-                self._meter.told(self._query.recentProgress)
+                self._meter.add_reports(self._query.recentProgress)
             self._claim.release()
             self._ended.set()
             logger.info("pipeline %r has ended", self.name)

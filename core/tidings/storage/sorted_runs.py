@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """A run as the manifest names it."""
 
     file: str
@@ -57,7 +57,7 @@ class Manifest:
     """Which runs there are, the oldest first, and what they have seen."""
 
     layout: Layout
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SortedRun, ...] = ()
     note: Any = None
     writer: str = ""
 
@@ -84,7 +84,7 @@ class Manifest:
             value = json.loads((folder / MANIFEST).read_bytes())
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["schema"])))
             layout = Layout(schema, value["key"], tuple(value["identity"]), value["order"], value["parts"])
-            runs = tuple(Run(file, rows) for file, rows in value["runs"])
+            runs = tuple(SortedRun(file, rows) for file, rows in value["runs"])
             return cls(layout, runs, value["note"], value["writer"]) if value["form"] == FORM else None
         except FileNotFoundError:
             return None
@@ -94,7 +94,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class RunsSnapshot:
     """Runs as they were at one time."""
 
     manifest: Manifest
@@ -142,13 +142,13 @@ class RunReader:
         return self._current()[0].note
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[SortedRun, ...]:
         """The runs that there are, the oldest first."""
         return self._current()[0].runs
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunsSnapshot:
         """The runs as they are now, which stay as they are for as long as one holds it."""
-        return Snapshot(*self._current())
+        return RunsSnapshot(*self._current())
 
     def lookup(self, keys: npt.ArrayLike) -> pa.Table:
         """The newest row of each identity that has one of these keys, sorted by key and identity."""
@@ -228,7 +228,7 @@ class Runs(RunReader):
         """Add rows, and change the note, if one is given, in the same step."""
         rows = rows.select(self.layout.schema.names).cast(self.layout.schema)
         with self._writing:
-            made: list[Run] = []
+            made: list[SortedRun] = []
             if len(rows):
                 made = [self._write([rows], len(rows))]
             manifest = self._latest()
@@ -264,7 +264,7 @@ class Runs(RunReader):
                 now = self._latest()
                 # Others may have been appended behind these meanwhile, and none before them.
                 rest = now.runs[due + len(old) :]
-                self._publish(replace(now, runs=(*now.runs[:due], Run(name, rows), *rest)))
+                self._publish(replace(now, runs=(*now.runs[:due], SortedRun(name, rows), *rest)))
             return True
 
     def close(self) -> None:
@@ -280,9 +280,9 @@ class Runs(RunReader):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _write(self, rows: list[pa.Table], size: int) -> Run:
+    def _write(self, rows: list[pa.Table], size: int) -> SortedRun:
         name = _new_name()
-        return Run(name, write_run(self.folder / name, self.layout, rows, size))
+        return SortedRun(name, write_run(self.folder / name, self.layout, rows, size))
 
     def _latest(self) -> Manifest:
         return self._current()[0]
@@ -317,7 +317,7 @@ class Runs(RunReader):
         draft = self.folder / f"{self._writer}.tmp"
         durable.replace(self.folder / MANIFEST, draft, lambda path: path.write_bytes(manifest.encode()))
 
-    def _sweep(self, manifest: Manifest, gone: Iterable[Run] | None = None) -> None:
+    def _sweep(self, manifest: Manifest, gone: Iterable[SortedRun] | None = None) -> None:
         """Delete runs that are merged; with `gone` None, all files that no manifest names, as after a death."""
         if gone is not None:
             names = {run.file for run in gone}

@@ -22,11 +22,11 @@ from tidings.pipelines.metrics import PATIENCE, PipelineCollector, unready
 from tidings.pipelines.pipeline import Pipeline
 from tidings.pipelines.progress import Progress
 from tidings.pipelines.query import PipelineRun
-from tidings.stages.filter import Filter
+from tidings.stages.filter import FilterStage
 from tidings.streams import Stream
 from tidings.testing import eventually, make_updates
 
-EVERYTHING = Filter(filter="object exists")
+EVERYTHING = FilterStage(filter="object exists")
 
 
 class Run:
