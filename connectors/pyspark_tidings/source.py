@@ -21,7 +21,7 @@ from pyspark_tidings.options import ReadOptions
 from tidings.logs import Log, Slice, open_log
 from tidings.positions import Bounds, Positions
 
-SMALL_BATCH = 5_000  # rows that are handed over faster by the driver than read by a worker
+SMALL_BATCH_ROWS = 5_000  # so few are handed over faster by the driver than read by a worker
 
 logger = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:  # noqa: N802
         after, upto = Positions.from_json(start), Positions.from_json(end)
-        if sum(upto[shard].seq - after[shard].seq for shard in upto) > SMALL_BATCH:
+        if sum(upto[shard].seq - after[shard].seq for shard in upto) > SMALL_BATCH_ROWS:
             return None
         partitions = self._planner.partitions(after, upto)
         # Spark wants the rows to be those of one partition: none if nothing is to be read, or nothing is held any more.

@@ -25,14 +25,14 @@ from tidings.logs import create_log
 from tidings.streams import StreamDefinition
 from tidings_connectors.cdc import snapshot
 
-snapshot.CHUNK = int(sys.argv[2])
+snapshot.CHUNK_ROWS = int(sys.argv[2])
 create_log(StreamDefinition.from_json(json.loads(sys.argv[1])))
 """
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "CHUNK", ROWS)
+    monkeypatch.setattr(snapshot, "CHUNK_ROWS", ROWS)
 
 
 def kill_midway(stream: StreamDefinition, note: Path) -> int:

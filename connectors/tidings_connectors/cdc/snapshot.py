@@ -34,13 +34,14 @@ from tidings.storage import durable
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.mapping import SNAPSHOT, Changes, Column, RowMapping, updates_of
 
-CHUNK = 50_000  # rows
+CHUNK_ROWS = 50_000
 MAX_INDEX = 2**31 - 1
-RETRY = 5.0  # seconds after which a snapshot is gone on with that failed
-LOCK_WAIT = 1.0  # seconds between two looks whether somebody else is still at it
-TELL = 10.0  # seconds after which it is told again how far it is
-LOCK = "lock"
-OURS = re.compile(r"(note\.json|[0-9a-f]{32}\.parquet)(\.tmp)?")
+RETRY_DELAY_S = 5.0  # until a snapshot that failed is gone on with
+CLOSE_TIMEOUT_S = 5.0
+LOCK_POLL_INTERVAL_S = 1.0  # between two looks whether somebody else still takes it
+PROGRESS_INTERVAL_S = 10.0  # between two messages of how far it is
+LOCK_FILE = "lock"
+OWN_FILES = re.compile(r"(note\.json|[0-9a-f]{32}\.parquet)(\.tmp)?")
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +88,7 @@ class SourceTable(Protocol):
         """The columns in whose order it is read; none, if there is no order in which one could go on."""
 
     def pieces(self, last: list[str] | None) -> Iterator[Piece]:
-        """The rows after this key, or all; at most `CHUNK` at a time."""
+        """The rows after this key, or all; at most `CHUNK_ROWS` at a time."""
 
 
 class ConsistentState(NamedTuple):
@@ -219,7 +220,7 @@ class StreamSnapshot:
                         self._take()
             except OSError as error:
                 raise self._unusable(error) from error
-            if not alone and self._closed.wait(LOCK_WAIT):
+            if not alone and self._closed.wait(LOCK_POLL_INTERVAL_S):
                 raise Closed
 
     def start(self, again: bool = False) -> None:
@@ -265,7 +266,7 @@ class StreamSnapshot:
     def discard(self) -> None:
         """Delete all that is kept of it."""
         self._clear()
-        (self.folder / LOCK).unlink(missing_ok=True)
+        (self.folder / LOCK_FILE).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # somebody else's files may be there
             self.folder.rmdir()
 
@@ -273,19 +274,19 @@ class StreamSnapshot:
         """Stop, if one is being taken; who opens the log next goes on with it."""
         self._closed.set()
         if self._thread is not None:
-            self._thread.join(timeout=RETRY)
+            self._thread.join(timeout=CLOSE_TIMEOUT_S)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
         """Whether nobody else is at it, whichever replica they read; and nobody is, until this is left."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / LOCK, "ab") as file:
+        with open(self.folder / LOCK_FILE, "ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 yield False
             else:
-                yield True  # let go of when the file is closed, or the process is gone
+                yield True  # the lock ends when the file is closed, or the process is gone
 
     def _wanted(self, again: bool) -> bool:
         return not self.note().complete or (again and not self.covers())
@@ -312,7 +313,7 @@ class StreamSnapshot:
         except Exception:
             logger.exception("the snapshot of stream %r is not complete", self._stream)
         finally:
-            self._retry = time.monotonic() + RETRY
+            self._retry = time.monotonic() + RETRY_DELAY_S
 
     def _take(self) -> None:
         note = self.note().model_copy(deep=True)
@@ -347,7 +348,7 @@ class StreamSnapshot:
         progress, run = note.tables[_name(table)], note.runs[-1]
         if progress.done:
             return
-        begun, told = run.end, time.monotonic()
+        begun, logged = run.end, time.monotonic()
         for columns, last in table.pieces(progress.last):
             if self._closed.is_set():
                 raise Closed
@@ -360,8 +361,8 @@ class StreamSnapshot:
             run.chunks.append(chunk)
             progress.last = last
             self._write(note)
-            if time.monotonic() > told + TELL:
-                told = time.monotonic()
+            if time.monotonic() > logged + PROGRESS_INTERVAL_S:
+                logged = time.monotonic()
                 logger.info("snapshot of stream %r: %s, %s rows so far", self._stream, _name(table), run.end - begun)
         progress.done = True
         self._write(note)
@@ -370,7 +371,7 @@ class StreamSnapshot:
     def _clear(self) -> None:
         """Delete what an earlier snapshot has left behind, and nothing else that may be there."""
         for path in self.folder.glob("*") if self.folder.exists() else ():
-            if OURS.fullmatch(path.name):
+            if OWN_FILES.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
     def _write(self, note: Note) -> None:

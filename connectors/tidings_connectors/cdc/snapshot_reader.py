@@ -15,7 +15,7 @@ from tidings.updates import SCHEMA
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.cdc.snapshot import SnapshotRun, StreamSnapshot
 
-WAIT = 0.05  # seconds that a read waits for something to come
+POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
 
 Losses = tuple[type[PositionsLost] | type[LogRestored], ...]
 
@@ -65,7 +65,7 @@ class MergedReader:
         return self._plain.read(after, limit)
 
     def _wait(self, after: Positions) -> Read:
-        time.sleep(WAIT)
+        time.sleep(POLL_TIMEOUT_S)
         return Read(SCHEMA.empty_table(), after)
 
     def _read_run(self, run: SnapshotRun, after: Positions, limit: int) -> Read:

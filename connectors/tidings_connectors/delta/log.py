@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 SEGMENT_ROWS = 1_000_000
 SEGMENT_BYTES = 128 * 2**20
-PATIENCE = 60.0  # seconds that an append fights other writers before it gives up
-SLICE_ROWS = 100_000  # rows that are worth a reader of their own
+APPEND_TIMEOUT_S = 60.0  # that an append competes with other writers before it gives up
+SLICE_ROWS = 100_000  # so many are worth a reader of their own
 
 
 class DeltaLog:
@@ -152,7 +152,7 @@ class DeltaLog:
             shards = shards_of(updates["object"], self._stream.shards)
             if len(shards) == 0:
                 return Appended(shards, np.empty(0, np.int64))
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + APPEND_TIMEOUT_S
             attempt = 0
             while True:
                 snapshot = self._table.refresh()
@@ -164,7 +164,9 @@ class DeltaLog:
                     return Appended(shards, seqs)
                 attempt += 1
                 if time.monotonic() > deadline:
-                    raise LogUnavailable(f"other writers kept stream {self._stream.name!r} busy for {PATIENCE:g} s")
+                    raise LogUnavailable(
+                        f"other writers kept stream {self._stream.name!r} busy for {APPEND_TIMEOUT_S:g} s"
+                    )
                 time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))
 
     def truncate(self, before: Positions, *, dry_run: bool = False) -> dict[int, Bounds]:

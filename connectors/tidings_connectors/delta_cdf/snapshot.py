@@ -37,8 +37,8 @@ class Version:
 
         try:
             for batch in QueryBuilder().register("rows", self.rows).execute("SELECT * FROM rows"):
-                for start in range(0, batch.num_rows, snapshot.CHUNK):
-                    yield self._piece(pa.record_batch(batch).slice(start, snapshot.CHUNK))
+                for start in range(0, batch.num_rows, snapshot.CHUNK_ROWS):
+                    yield self._piece(pa.record_batch(batch).slice(start, snapshot.CHUNK_ROWS))
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise LogUnavailable(f"table {self.schema}.{self.table} cannot be read: {error}") from None
 

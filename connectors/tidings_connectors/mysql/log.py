@@ -1,7 +1,7 @@
 """The MySQL/MariaDB log: the changes of tables, read from the server's row-based binary log. MariaDB only, so far.
 
 Address: `mysql:mysql://user@host:3306/database`. The options of the stream say which tables are watched, and what
-becomes of their rows; see `mysql_options` and `row_mapping`.
+becomes of their rows; see `options` and `cdc.mapping`.
 
 A position is a GTID: the same on a primary and on its replicas, so that a reader can go on at another server. It is
 never a file and an offset, which differ from server to server.
@@ -47,9 +47,9 @@ from tidings_connectors.mysql.snapshot import MysqlTables
 if TYPE_CHECKING:
     from tidings.streams import StreamDefinition
 
-FRESH = 0.2  # seconds for which bounds are not asked for again
-REMEMBERED = 64  # states that readers have met
-HIGH = 2**31  # ids of servers that we make up begin here; people number theirs from 1
+BOUNDS_MAX_AGE_S = 0.2  # for which they are not asked for again
+REMEMBERED_STATES = 64  # of those that readers have met
+FIRST_GENERATED_SERVER_ID = 2**31  # people number theirs from 1
 
 _readers = itertools.count()
 _salt = os.urandom(8).hex()
@@ -107,7 +107,7 @@ class MysqlLog(TailedLogBase):
             self._take_snapshot()
 
     def bounds(self) -> dict[int, Bounds]:
-        return self._held(FRESH)
+        return self._held(BOUNDS_MAX_AGE_S)
 
     def reader(self) -> Reader:
         return self._reader_with_snapshot(MysqlReader(self))
@@ -154,7 +154,7 @@ class MysqlLog(TailedLogBase):
         with self._lock:
             self._known.pop(seq, None)
             self._known[seq] = dict(state)
-            while len(self._known) > REMEMBERED:
+            while len(self._known) > REMEMBERED_STATES:
                 del self._known[next(iter(self._known))]
 
     def forget(self) -> None:
@@ -243,4 +243,4 @@ class MysqlLog(TailedLogBase):
         if self.options.server_id is not None:
             return self.options.server_id + number % 1000
         name = f"{self.stream_name}/{socket.gethostname()}/{os.getpid()}/{_salt}/{number}"
-        return HIGH + xxhash.xxh3_64_intdigest(name.encode()) % (HIGH - 1)
+        return FIRST_GENERATED_SERVER_ID + xxhash.xxh3_64_intdigest(name.encode()) % (FIRST_GENERATED_SERVER_ID - 1)

@@ -23,7 +23,7 @@ except ImportError as error:
 
 # The texts of values must not depend on how a server, a database or a role is set up.
 SETTINGS = "-c datestyle=ISO -c timezone=UTC -c extra_float_digits=1 -c bytea_output=hex"
-CONNECT_TIMEOUT = 10  # seconds, if the address does not say
+CONNECT_TIMEOUT_S = 10  # if the address does not say
 
 UNDEFINED_OBJECT = "42704"
 DUPLICATE_OBJECT = "42710"
@@ -73,7 +73,7 @@ class PostgresServer:
         given = self._parameters
         settings = {
             "options": f"{given.get('options', '')} {SETTINGS}".strip(),
-            "connect_timeout": given.get("connect_timeout", CONNECT_TIMEOUT),
+            "connect_timeout": given.get("connect_timeout", CONNECT_TIMEOUT_S),
             "client_encoding": "UTF8",
             "application_name": given.get("application_name", "tidings"),
         }
@@ -103,10 +103,10 @@ class PostgresServer:
         with contextlib.suppress(OSError):
             if host.startswith("/"):
                 with socket.socket(socket.AF_UNIX) as probe:
-                    probe.settimeout(CONNECT_TIMEOUT)
+                    probe.settimeout(CONNECT_TIMEOUT_S)
                     probe.connect(str(Path(host, f".s.PGSQL.{port}")))
                 return True
-            with socket.create_connection((host, int(port)), CONNECT_TIMEOUT):
+            with socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S):
                 return True
         return False
 

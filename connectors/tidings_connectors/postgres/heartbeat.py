@@ -14,7 +14,7 @@ from tidings_connectors.postgres.connections import (
     PostgresServer,
     unavailable,
 )
-from tidings_connectors.postgres.slots import FRESH, Slot
+from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class Heartbeat:
             return
         try:
             self._last = time.monotonic()
-            if not self._slot.state(FRESH).recovering:
+            if not self._slot.state(STATE_MAX_AGE_S).recovering:
                 self._connection.rows("SELECT pg_logical_emit_message(false, 'tidings', '')")
         except Error as error:
             if error.pgcode not in (INSUFFICIENT_PRIVILEGE, READ_ONLY):

@@ -26,7 +26,7 @@ from tidings_connectors.postgres.heartbeat import Heartbeat
 from tidings_connectors.postgres.options import PostgresOptions, options_of
 from tidings_connectors.postgres.preflight import check_server
 from tidings_connectors.postgres.reader import PostgresReader
-from tidings_connectors.postgres.slots import FRESH, Slot, SlotState
+from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot, SlotState
 from tidings_connectors.postgres.snapshot import PostgresTables
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class PostgresLog(TailedLogBase):
         super()._abandon()
 
     def bounds(self) -> dict[int, Bounds]:
-        state = self._state(FRESH)
+        state = self._state(STATE_MAX_AGE_S)
         now = Bounds(state.floor, state.head)
         with self._lock:
             if self._bounds.get(0) != now:

@@ -33,13 +33,13 @@ from tidings_connectors.postgres.connections import (
 from tidings_connectors.postgres.decoding import ROW_TAGS, Batch, Decoder
 from tidings_connectors.postgres.heartbeat import Heartbeat
 from tidings_connectors.postgres.options import PostgresOptions
-from tidings_connectors.postgres.slots import FRESH, Slot, lsn_text
+from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot, lsn_text
 
-WAIT = 0.05  # seconds that a read waits for something to come
-LINGER = 0.001  # and for more, when something came
-LONGEST = 0.1  # and for more and more
+POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
+LINGER_S = 0.001  # and for more, when something came
+MAX_LINGER_S = 0.1  # in all
 BATCH_BYTES = 32 * 2**20
-STATUS_SECONDS = 5
+STATUS_INTERVAL_S = 5
 
 KEY = """
 SELECT attribute.attname FROM pg_index index
@@ -125,7 +125,7 @@ class PostgresReader:
         if self._replication is None or any(at < self._seen.get(shard, self._start) for shard, at in after.items()):
             return False
         furthest = max(after.values())
-        if furthest > self.stand and furthest > self._slot.state(FRESH).head:
+        if furthest > self.stand and furthest > self._slot.state(STATE_MAX_AGE_S).head:
             self._slot.check(self._slot.state(), after)
         return True
 
@@ -161,7 +161,7 @@ class PostgresReader:
                     f"START_REPLICATION SLOT {quoted_name(name)} LOGICAL {lsn_text(start.seq)} "
                     f"(proto_version '1', publication_names {publication})",
                     decode=False,
-                    status_interval=STATUS_SECONDS,
+                    status_interval=STATUS_INTERVAL_S,
                 )
             failed.pop_all()
         self._polling = select.poll()  # select() takes no more than the first 1,024 files of a process
@@ -213,10 +213,10 @@ class PostgresReader:
                 continue
             if messages:
                 now = time.monotonic()
-                deadline = deadline or now + LONGEST
-                if now > deadline or not self._readable(LINGER):
+                deadline = deadline or now + MAX_LINGER_S
+                if now > deadline or not self._readable(LINGER_S):
                     return messages, False
-            elif waited or not self._readable(WAIT):
+            elif waited or not self._readable(POLL_TIMEOUT_S):
                 return messages, False
             else:
                 waited = True

@@ -25,7 +25,7 @@ from tidings_connectors.postgres.connections import (
     unavailable,
 )
 
-FRESH = 0.2  # seconds for which an answer is good enough for those who ask again and again
+STATE_MAX_AGE_S = 0.2  # which is good enough for those who ask again and again
 
 # Columns that only later versions have are looked up in the row as JSON.
 STATE = """

@@ -109,20 +109,20 @@ class PostgresTable:
         if not self._sorted_by:
             with self.state.cursor(name="tidings") as cursor:
                 cursor.execute(select)
-                while rows := cursor.fetchmany(snapshot.CHUNK):
+                while rows := cursor.fetchmany(snapshot.CHUNK_ROWS):
                     yield self._piece(rows)
             return
         while True:
             with self.state.cursor() as cursor:
                 order = ", ".join(map(quoted_name, self.order))
                 further = f" AND ({order}) > ({self._typed(cursor, last)})" if last is not None else ""
-                cursor.execute(f"{select}{further} ORDER BY {order} LIMIT {snapshot.CHUNK}")
+                cursor.execute(f"{select}{further} ORDER BY {order} LIMIT {snapshot.CHUNK_ROWS}")
                 rows = cursor.fetchall()
             if rows:
                 piece = self._piece(rows)
                 last = piece.last
                 yield piece
-            if len(rows) < snapshot.CHUNK:
+            if len(rows) < snapshot.CHUNK_ROWS:
                 return
 
     def _typed(self, cursor: Any, last: list[str]) -> str:

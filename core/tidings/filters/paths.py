@@ -9,7 +9,7 @@ from tidings.filters.expressions import Chars, Choice, Node, PatternRefused, Ran
 MAX_PATHS = 32
 """How many ways to match a text may be open at any of its characters."""
 
-MAX_ANALYSIS = 200_000
+MAX_ANALYSIS_STEPS = 200_000
 """How many steps are spent on finding that out."""
 
 TOO_MANY_WAYS = (
@@ -64,7 +64,7 @@ class Paths:
             for state, paths in todo.pop():
                 for after in self.follow[state]:
                     steps += len(self._symbols[after])
-                    if steps > MAX_ANALYSIS:
+                    if steps > MAX_ANALYSIS_STEPS:
                         raise PatternRefused("it is too intricate to be sure that it is fast")
                     for symbol in self._symbols[after]:
                         vector = reached.setdefault(symbol, {})

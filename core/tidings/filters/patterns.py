@@ -29,7 +29,7 @@ from tidings.filters.expressions import (
 )
 from tidings.filters.paths import MAX_PATHS, TOO_MANY_WAYS, Paths
 
-MAX_PATTERN_LENGTH = 1_024
+MAX_PATTERN_CHARACTERS = 1_024
 """The longest regular expression, in characters."""
 
 _GAP = Star(ANY)
@@ -53,8 +53,10 @@ def pattern(text: str) -> Pattern:
     Traceback (most recent call last):
     tidings.errors.InvalidFilter: regular expression 'a*a*b': a text could match in too many ways: ...
     """
-    if len(text) > MAX_PATTERN_LENGTH:
-        raise InvalidFilter(f"the regular expression has {len(text):,} characters; the limit is {MAX_PATTERN_LENGTH:,}")
+    if len(text) > MAX_PATTERN_CHARACTERS:
+        raise InvalidFilter(
+            f"the regular expression has {len(text):,} characters; the limit is {MAX_PATTERN_CHARACTERS:,}"
+        )
     try:
         tree = read(text)
         branches = tree.branches if isinstance(tree, Choice) else (tree,)

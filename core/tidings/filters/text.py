@@ -25,7 +25,7 @@ from typing import Literal, NoReturn
 
 from tidings.errors import InvalidFilter
 
-MAX_LENGTH = 65_536
+MAX_CHARACTERS = 65_536
 """The longest text of a filter, in characters."""
 
 MAX_DEPTH = 32
@@ -40,8 +40,8 @@ _LEXEME = re.compile(
     rf"\s*(?:(?P<quoted>{_QUOTED})|(?P<symbol>\.\.|!=|[=(),])|(?P<word>{_BARE})|(?P<end>\Z)|(?P<bad>.))", re.DOTALL
 )
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
-_SHOWN = 100  # of a long line, this much around the error
-_NAMED = 40  # and this much of a long word
+_SHOWN_CHARACTERS = 100  # of a long line, this much around the error
+_NAMED_CHARACTERS = 40  # and this much of a long word
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Lexeme:
             return "the end"
         if self.keyword:
             return f"the keyword '{self.text}' (in quotes it would be text)"
-        return f"'{self.text[:_NAMED]}…'" if len(self.text) > _NAMED else f"'{self.text}'"
+        return f"'{self.text[:_NAMED_CHARACTERS]}…'" if len(self.text) > _NAMED_CHARACTERS else f"'{self.text}'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ def read(text: str) -> Group | Clause:
       mcd_key xists
               ^
     """
-    if len(text) > MAX_LENGTH:
-        raise InvalidFilter(f"the filter has {len(text):,} characters; the limit is {MAX_LENGTH:,}")
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidFilter(f"the filter has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
     return _FilterReader(text).whole()
 
 
@@ -107,9 +107,9 @@ def error_at(text: str, at: int, problem: str) -> InvalidFilter:
     line, column = text[start:].split("\n", 1)[0], at - start
     number = text.count("\n", 0, at) + 1
     where = f"line {number}, column {column + 1}" if "\n" in text else f"column {column + 1}"
-    if len(line) > _SHOWN:
-        left = max(0, column - _SHOWN // 2)
-        line, column = f"…{line[left : left + _SHOWN]}…", column - left + 1
+    if len(line) > _SHOWN_CHARACTERS:
+        left = max(0, column - _SHOWN_CHARACTERS // 2)
+        line, column = f"…{line[left : left + _SHOWN_CHARACTERS]}…", column - left + 1
     # A tab stays a tab, so that the caret stands right below its character.
     caret = "".join("\t" if character == "\t" else " " for character in line[:column]) + "^"
     return InvalidFilter(f"{where}: {problem}\n  {line}\n  {caret}")

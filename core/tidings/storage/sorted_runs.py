@@ -1,8 +1,8 @@
 """Sorted runs: keyed state that is looked up in every batch, at a cost that follows the batch and not the state.
 
-A folder holds immutable files of rows sorted by a 64-bit key (`run_files`), and a manifest that names them. An append
-adds a small run; runs of one size are merged into a larger one in the background, so that a row is written a few times
-in all, and there are a few runs to look into. A lookup is a binary search for a whole batch of keys in each of them.
+A folder holds immutable files of rows sorted by a 64-bit key (`sorted_run_file`), and a manifest that names them. An
+append adds a small run; runs of one size are merged into a larger one in the background, so that a row is written a few
+times in all, and there are a few runs to look into. A lookup is a binary search for a whole batch of keys in each.
 
 Runs are a cache: what they hold can be made again from somewhere else. `note` says what they have seen of it, and
 changes with the rows, in one step. Files are synced before the manifest names them, and the manifest is replaced by a
@@ -35,11 +35,11 @@ from tidings.errors import InvalidOption, LogUnavailable
 from tidings.storage import durable
 from tidings.storage.sorted_run_file import Forget, Layout, RunFile, merge_runs, write_run
 
-FANOUT = 4  # runs of one size that are merged into one
-BASE = 4096  # rows; runs below this count as of one size
-CHUNK = 1_000_000  # rows of a run when all are made anew
+FANOUT_RUNS = 4  # so many of one size are merged into one
+BASE_ROWS = 4096  # runs of fewer count as of one size
+REBUILT_RUN_ROWS = 1_000_000  # when all runs are made anew
 MANIFEST = "manifest.json"
-FORM = 1
+FORMAT_VERSION = 1
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Manifest:
         """As it stands in the file."""
         layout = self.layout
         value = {
-            "form": FORM,
+            "form": FORMAT_VERSION,
             "writer": self.writer,
             "key": layout.key,
             "identity": layout.identity,
@@ -85,7 +85,7 @@ class Manifest:
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["schema"])))
             layout = Layout(schema, value["key"], tuple(value["identity"]), value["order"], value["parts"])
             runs = tuple(SortedRun(file, rows) for file, rows in value["runs"])
-            return cls(layout, runs, value["note"], value["writer"]) if value["form"] == FORM else None
+            return cls(layout, runs, value["note"], value["writer"]) if value["form"] == FORMAT_VERSION else None
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, pa.ArrowException):
@@ -241,7 +241,7 @@ class Runs(RunReader):
             runs, pending = [], self.layout.schema.empty_table()
             for table in tables:
                 pending = pa.concat_tables([pending, table.select(self.layout.schema.names).cast(self.layout.schema)])
-                if len(pending) >= CHUNK:
+                if len(pending) >= REBUILT_RUN_ROWS:
                     runs.append(self._write([pending], len(pending)))
                     pending = self.layout.schema.empty_table()
             if len(pending):
@@ -357,14 +357,14 @@ def plan_merge(rows: Sequence[int]) -> int | None:
     >>> plan_merge([9_000_000, 100, 100, 100]), plan_merge([9_000_000, 100, 100, 100, 100])
     (None, 1)
     """
-    sizes = [max(0, int(math.log(max(count, 1) / BASE, FANOUT))) for count in rows]
+    sizes = [max(0, int(math.log(max(count, 1) / BASE_ROWS, FANOUT_RUNS))) for count in rows]
     due: int | None = None
     for size in sorted(set(sizes)):
         first = len(sizes)
         while first and sizes[first - 1] <= size:
             first -= 1
         alike = [at for at in range(first, len(sizes)) if sizes[at] == size]
-        if len(alike) >= FANOUT:
+        if len(alike) >= FANOUT_RUNS:
             due = alike[0]
     return due
 

@@ -72,7 +72,7 @@ def test_compaction_changes_no_row_and_is_no_change_of_data(log: DeltaLog) -> No
 
 
 def test_every_so_many_commits_a_writer_compacts_and_checkpoints_by_itself(log: DeltaLog) -> None:
-    before = append_many(log, maintenance.EVERY)
+    before = append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
     log.close()
     assert len(DeltaTable(log.folder).file_uris()) < 10
     assert (log.folder / "_delta_log" / "_last_checkpoint").exists()
@@ -192,7 +192,7 @@ def test_retention_by_age_drops_what_is_older(log: DeltaLog, monkeypatch: pytest
 def test_a_streams_own_retention_is_kept_by_its_writers(definition: StreamDefinition) -> None:
     limited = StreamDefinition(definition.name, definition.shards, definition.log, retention_bytes=20_000)
     log = DeltaLog.create(definition.log.removeprefix("delta:"), limited)
-    append_many(log, maintenance.EVERY)
+    append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
     log.close()
     assert any(bounds.floor.seq >= 0 for bounds in log.bounds().values())
     check_log(log, 4)

@@ -12,7 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from pyspark_tidings.options import ReadOptions
-from pyspark_tidings.source import SMALL_BATCH
+from pyspark_tidings.source import SMALL_BATCH_ROWS
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, TidingsError
 from tidings.positions import Position, Positions
@@ -173,11 +173,11 @@ def test_the_rows_of_a_batch_can_be_limited(reader: DataStreamReader, stream: St
 def test_a_large_batch_is_read_by_the_executors_and_a_small_one_by_the_driver_alike(
     reader: DataStreamReader, stream: Stream, collector: Collector
 ) -> None:
-    publish(stream, SMALL_BATCH + 1_000)
+    publish(stream, SMALL_BATCH_ROWS + 1_000)
     collector.run(reader)
     publish(stream, 10, seed=1)
     collector.run(reader)
-    assert [len(batch) for batch in collector.batches] == [SMALL_BATCH + 1_000, 10]
+    assert [len(batch) for batch in collector.batches] == [SMALL_BATCH_ROWS + 1_000, 10]
     assert sorted(collector.seen) == all_places(stream)
 
 
