@@ -35,7 +35,6 @@ from tidings.updates import MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES, MAX_VERSION, SC
 
 INSERT, UPDATE, DELETE, TRUNCATE, SNAPSHOT = "insert", "update", "delete", "truncate", "snapshot"
 ESCAPED = r'["\\\x00-\x1f]'  # what JSON does not take as it is
-ALWAYS = ("schema", "table", "operation")
 
 Kind = Literal["text", "integer", "number", "boolean", "json"]
 

@@ -31,7 +31,7 @@ from tidings.logs import Appended, Slice, TailReader, Transaction, check_held
 from tidings.positions import Bounds, Position, Positions
 from tidings.storage.delta_commits import milliseconds
 from tidings.updates import SCHEMA, shards_of
-from tidings_connectors.delta.maintenance import Upkeep, plan_retention, plan_truncation
+from tidings_connectors.delta.maintenance import Maintenance, plan_retention, plan_truncation
 from tidings_connectors.delta.segments import (
     Offsets,
     Segment,
@@ -59,7 +59,7 @@ class DeltaLog:
     def __init__(self, table: SegmentTable, stream: StreamDefinition) -> None:
         self._table = table
         self._stream = stream
-        self.upkeep = Upkeep(table, stream)
+        self.maintenance = Maintenance(table, stream)
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> DeltaLog:
@@ -160,7 +160,7 @@ class DeltaLog:
                     return None
                 seqs = stamp(shards, snapshot.heads)
                 if self._commit(snapshot, updates, shards, seqs, transaction):
-                    self.upkeep.after_commit(snapshot.version + 1)
+                    self.maintenance.after_commit(snapshot.version + 1)
                     return Appended(shards, seqs)
                 attempt += 1
                 if time.monotonic() > deadline:
@@ -183,9 +183,9 @@ class DeltaLog:
             return self._drop(snapshot, plan_retention(snapshot.segments, max_age, max_bytes), dry_run)
 
     def compact(self) -> int:
-        """Merge small segments now, as upkeep does by itself every so often; the number of segments that went away."""
+        """Merge small segments now, as maintenance does by itself; the number of segments that went away."""
         with self._translating_errors():
-            return self.upkeep.compact()
+            return self.maintenance.compact()
 
     def destroy(self) -> None:
         self.close()
@@ -193,7 +193,7 @@ class DeltaLog:
             shutil.rmtree(self._table.folder)
 
     def close(self) -> None:
-        self.upkeep.close()
+        self.maintenance.close()
 
     def _commit(
         self,
@@ -225,7 +225,7 @@ class DeltaLog:
         """Let go of the oldest so many segments, and say what is left."""
         if dry_run:
             return snapshot.without(count).bounds
-        self.upkeep.drop(snapshot.segments[:count])
+        self.maintenance.drop(snapshot.segments[:count])
         return self.bounds()
 
     def _held(self, snapshot: SegmentSnapshot, positions: Positions) -> Offsets:

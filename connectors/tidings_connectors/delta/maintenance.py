@@ -78,8 +78,8 @@ def plan_retention(segments: Sequence[Segment], max_age: float | None, max_bytes
     return drop
 
 
-class Upkeep:
-    """The upkeep of one log, by one of its writers."""
+class Maintenance:
+    """The maintenance of one log, by one of its writers."""
 
     def __init__(self, table: SegmentTable, stream: StreamDefinition) -> None:
         self._table = table
@@ -90,7 +90,7 @@ class Upkeep:
     def after_commit(self, version: int) -> None:
         """Tell that this process made this version."""
         if version % MAINTENANCE_INTERVAL_VERSIONS == 0 and self._running.acquire(blocking=False):
-            self._thread = threading.Thread(target=self._run, args=(version,), name="tidings-upkeep", daemon=True)
+            self._thread = threading.Thread(target=self._run, args=(version,), name="tidings-maintenance", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class Upkeep:
             if version % VACUUM_INTERVAL_VERSIONS == 0:
                 self.vacuum()
         except Exception as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
-            logger.warning("upkeep of stream %r failed: %s", self._stream.name, error)
+            logger.warning("maintenance of stream %r failed: %s", self._stream.name, error)
         finally:
             self._running.release()
 

@@ -98,7 +98,7 @@ def test_a_reader_follows_through_compaction_and_vacuum(log: DeltaLog, definitio
         log.append(make_updates(5, seed=seed))
         if seed % 10 == 9:
             log.compact()
-            log.upkeep.vacuum(grace_hours=0)
+            log.maintenance.vacuum(grace_hours=0)
     stop.set()
     thread.join()
     rows = pa.concat_tables(seen).sort_by([("shard", "ascending"), ("seq", "ascending")])
@@ -113,10 +113,10 @@ def test_a_reader_that_slept_through_a_clean_up_of_the_delta_log_goes_on(
     sleeper = open_log(definition)
     append_many(log, 30)
     log.compact()
-    log.upkeep.checkpoint()
+    log.maintenance.checkpoint()
     age(log.folder, 2 * 3600)
     log.append(make_updates(5))
-    log.upkeep.checkpoint()
+    log.maintenance.checkpoint()
     commits = sorted((log.folder / "_delta_log").glob("*.json"))
     assert len(commits) < 10, "the commits that the sleeper would have read next are gone"
     assert held(sleeper) == held(log)
@@ -127,9 +127,9 @@ def test_a_log_of_which_only_a_checkpoint_is_left_knows_its_heads_and_transactio
     log: DeltaLog, definition: StreamDefinition
 ) -> None:
     log.append(make_updates(100), Transaction("query", 7))
-    log.upkeep.checkpoint()
+    log.maintenance.checkpoint()
     log.append(make_updates(1))
-    log.upkeep.checkpoint()
+    log.maintenance.checkpoint()
     fresh = open_log(definition)
     assert isinstance(fresh, DeltaLog)
     assert fresh.append(make_updates(100), Transaction("query", 7)) is None
@@ -205,11 +205,11 @@ def test_the_files_of_a_writer_that_died_are_vacuumed_and_those_in_use_are_not(l
     staged = log.staging / "dead.arrow"
     for path in (orphan, draft, staged):
         path.write_bytes(b"half")
-    log.upkeep.vacuum()
+    log.maintenance.vacuum()
     assert orphan.exists()
     assert draft.exists(), "younger than the grace"
     age(log.folder, 2 * 3600)
-    log.upkeep.vacuum()
+    log.maintenance.vacuum()
     assert not any(path.exists() for path in (orphan, draft, staged))
     assert held(log) == rows
 

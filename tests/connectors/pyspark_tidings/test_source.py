@@ -212,7 +212,7 @@ def test_compaction_and_vacuum_under_a_live_query_lose_and_repeat_nothing(
     finally:
         query.stop()
     log.compact()
-    log.upkeep.vacuum(grace_hours=0)
+    log.maintenance.vacuum(grace_hours=0)
     collector.run(reader)
     assert sorted(collector.seen) == all_places(stream)
 
