@@ -6,6 +6,7 @@ other; the clock runs from the moment the update is durable to the moment the ba
 
 from __future__ import annotations
 
+import json
 import queue
 import tempfile
 import time
@@ -55,7 +56,8 @@ def run(quick: bool) -> list[Row]:
         definition = StreamDefinition("bench", 16, f"delta:{folder / 'log'}")
         DeltaLog.create(str(folder / "log"), definition)
         stream = Stream(definition)
-        ours = measure(stream.log.stream(spark), stream, folder / "ours", count, warm)
+        rows = spark.readStream.format("tidings").option("definition", json.dumps(definition.to_json())).load()
+        ours = measure(rows, stream, folder / "ours", count, warm)
         delta = spark.readStream.format("delta").load(str(folder / "log"))
         theirs = measure(delta, stream, folder / "theirs", count, warm)
     peer = "Spark's Delta source, same table"

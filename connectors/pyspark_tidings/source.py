@@ -21,7 +21,7 @@ from pyspark_tidings.options import ReadOptions
 from tidings.logs import Log, Slice, open_log
 from tidings.positions import Bounds, Positions
 
-SMALL_BATCH = 5_000  # rows that are handed over faster by the driver than read by a worker
+SMALL_BATCH_ROWS = 5_000  # so few are handed over faster by the driver than read by a worker
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ class SlicePartition(InputPartition):
 
 
 @dataclass
-class _Reading:
+class _ReadPlanner:
     """The log and the options of one query, in the driver; executors get the options only."""
 
     options: ReadOptions
@@ -99,11 +99,11 @@ class BatchReader(DataSourceReader):
     """Reads what lies between two positions."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._reading = _Reading(options)
+        self._planner = _ReadPlanner(options)
 
     def partitions(self) -> list[SlicePartition]:
-        reading = self._reading
-        return reading.partitions(reading.start(), reading.end())
+        planner = self._planner
+        return planner.partitions(planner.start(), planner.end())
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)
@@ -118,7 +118,7 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
     """
 
     def __init__(self, options: ReadOptions) -> None:
-        self._reading = _Reading(options)
+        self._planner = _ReadPlanner(options)
         self._target: Positions | None = None
 
     @property
@@ -127,31 +127,31 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:  # noqa: N802
         after, upto = Positions.from_json(start), Positions.from_json(end)
-        if sum(upto[shard].seq - after[shard].seq for shard in upto) > SMALL_BATCH:
+        if sum(upto[shard].seq - after[shard].seq for shard in upto) > SMALL_BATCH_ROWS:
             return None
-        partitions = self._reading.partitions(after, upto)
+        partitions = self._planner.partitions(after, upto)
         # Spark wants the rows to be those of one partition: none if nothing is to be read, or nothing is held any more.
         return partitions[0].piece.read() if len(partitions) == 1 else None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below
-        return self._reading.start().to_json()
+        return self._planner.start().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        rows = self._reading.options.max_rows
+        rows = self._planner.options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = self._reading.heads()
+        self._target = self._planner.heads()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         after = Positions.from_json(start)
-        reached = self._reading.reach(after, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        reached = self._planner.reach(after, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if (target := self._target) is not None:
             reached = Positions({shard: max(after[shard], min(at, target[shard])) for shard, at in reached.items()})
         return reached.to_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
-        return self._reading.partitions(Positions.from_json(start), Positions.from_json(end))
+        return self._planner.partitions(Positions.from_json(start), Positions.from_json(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)

@@ -122,9 +122,6 @@ class Log(Protocol):
     def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
         """The rows between as a DataFrame, read in parallel by Spark's own readers."""
 
-    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
-        """The rows after these positions as a streaming DataFrame."""
-
     def close(self) -> None:
         """Let go of what the reader holds."""
 

@@ -133,10 +133,6 @@ class Positions(Mapping[int, Position]):
             raise InvalidPosition(f"{text[:100]!r} is no set of positions: {error}") from None
         return cls.from_json(value)
 
-    def ahead_of(self, other: Positions) -> bool:
-        """Whether any shard stands further here than there."""
-        return any(position > other[shard] for shard, position in self.items())
-
 
 def _shard(value: Any) -> int:
     if isinstance(value, str) and re.fullmatch(r"[0-9]{1,6}", value):

@@ -190,7 +190,7 @@ def read_all(reader: Any, after: Positions, log: Any, limit: int = 10_000) -> tu
     while any(at < head for at in after.values()):
         read = reader.read(after, limit)
         rows += read.rows.to_pylist(maps_as_pydicts="strict")
-        assert not after.ahead_of(read.upto)
+        assert all(at <= read.upto[shard] for shard, at in after.items())
         after = read.upto
     return rows, after
 

@@ -15,7 +15,7 @@ from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.cdc import snapshot
-from tidings_connectors.cdc.base import Tailing
+from tidings_connectors.cdc.base import TailedLogBase
 
 ROWS = 100  # in a chunk
 
@@ -25,14 +25,14 @@ from tidings.logs import create_log
 from tidings.stream_definition import StreamDefinition
 from tidings_connectors.cdc import snapshot
 
-snapshot.CHUNK = int(sys.argv[2])
+snapshot.CHUNK_ROWS = int(sys.argv[2])
 create_log(StreamDefinition.from_json(json.loads(sys.argv[1])))
 """
 
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "CHUNK", ROWS)
+    monkeypatch.setattr(snapshot, "CHUNK_ROWS", ROWS)
 
 
 def kill_midway(stream: StreamDefinition, note: Path) -> int:
@@ -49,7 +49,7 @@ def count_chunks(note: Path) -> int:
     return sum(len(run["chunks"]) for run in json.loads(note.read_text())["runs"]) if note.exists() else 0
 
 
-def read_past(log: Tailing, reader: Any, after: Positions, error: type[Exception]) -> Any:
+def read_past(log: TailedLogBase, reader: Any, after: Positions, error: type[Exception]) -> Any:
     """The loss that a reader is told when there is a snapshot that it can go on with; nothing before."""
     told: list[Any] = []
 

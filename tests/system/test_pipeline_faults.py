@@ -28,13 +28,13 @@ from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import PipelineFailed, PipelineHeld
 from tidings.pipelines.pipeline import Pipeline
 from tidings.stages import Stage
-from tidings.stages.filter import Filter
+from tidings.stages.filter import FilterStage
 from tidings.stages.state import State
 from tidings.streams import Stream
 from tidings.testing import check_log, eventually, held, make_updates, read_table
 from tidings_connectors.delta.log import DeltaLog
 
-EVERYTHING = Filter(filter="object exists")
+EVERYTHING = FilterStage(filter="object exists")
 COUNTS = pa.schema([("object", pa.string()), ("seen", pa.int64())])
 
 

@@ -1,4 +1,4 @@
 """Change data capture: what the logs of all datastores share.
 
-`base` holds the class to begin a connector of your own with.
+`base.TailedLogBase` is the class to begin a connector of your own with.
 """

@@ -37,7 +37,7 @@ Schemas = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Form:
+class AvroForm:
     """How the values of a type are written."""
 
     write: Callable[[Any], pa.BinaryArray]
@@ -68,11 +68,11 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Field:
+class AvroField:
     """A field of a record."""
 
     name: str
-    form: Form
+    form: AvroForm
     instead: bytes | None
     """What is written if the value is not known; None if there is nothing to write."""
 
@@ -86,7 +86,7 @@ class Codec:
     """A schema that is ready to be written and read by."""
 
     schema: Any
-    fields: tuple[Field, ...]
+    fields: tuple[AvroField, ...]
     header: bytes
     """What a record begins with: that it is one, and the fingerprint of its schema."""
 
@@ -140,36 +140,36 @@ def _with_null(form: Any) -> Any:
     return form
 
 
-def _fields(record: Mapping[str, Any]) -> tuple[Field, ...]:
+def _fields(record: Mapping[str, Any]) -> tuple[AvroField, ...]:
     if not record["fields"]:
         raise ValueError(f"record {record['name']!r} has no fields")
     return tuple(map(_field, record["fields"]))
 
 
-def _field(field: Mapping[str, Any]) -> Field:
+def _field(field: Mapping[str, Any]) -> AvroField:
     try:
         form = form_of(field["type"])
-        return Field(field["name"], form, _default(field) if "default" in field else form.null)
+        return AvroField(field["name"], form, _default(field) if "default" in field else form.null)
     except ValueError as error:
         raise ValueError(f"field {field['name']!r}: {error}") from None
 
 
-def form_of(form: Any) -> Form:
+def form_of(form: Any) -> AvroForm:
     """How values of this type are written; names in it must have been replaced by what they mean."""
     match form:
         case [first, second] if (first == NULL) != (second == NULL):
             some = form_of(second if first == NULL else first)
             null, before = (FIRST, SECOND) if first == NULL else (SECOND, FIRST)
-            return Form(some.write, some.nested, null, before)
+            return AvroForm(some.write, some.nested, null, before)
         case list():
             raise ValueError("a union must be of null and one other type")
         case {"type": "array"}:
-            return Form(functools.partial(_arrays, form_of(form["items"])), True)
+            return AvroForm(functools.partial(_arrays, form_of(form["items"])), True)
         case {"type": "map"}:
-            return Form(functools.partial(_maps, form_of(form["values"])), True)
+            return AvroForm(functools.partial(_maps, form_of(form["values"])), True)
         case {"type": "record"}:
-            return Form(functools.partial(_records, _fields(form)), True)
-    return Form(write_of(form if isinstance(form, dict) else {"type": form}), False)
+            return AvroForm(functools.partial(_records, _fields(form)), True)
+    return AvroForm(write_of(form if isinstance(form, dict) else {"type": form}), False)
 
 
 def _default(field: Mapping[str, Any]) -> bytes:
@@ -229,12 +229,12 @@ def _text(item: Any) -> str | None:
     return item if isinstance(item, str) else json.dumps(item) if isinstance(item, bool) else None
 
 
-def _arrays(entries: Form, items: Sequence[Any]) -> pa.BinaryArray:
+def _arrays(entries: AvroForm, items: Sequence[Any]) -> pa.BinaryArray:
     lists = [item if isinstance(item, list) else None for item in items]
     return _blocks(lists, entries.of_items([one for each in lists for one in each or ()]))
 
 
-def _maps(entries: Form, items: Sequence[Any]) -> pa.BinaryArray:
+def _maps(entries: AvroForm, items: Sequence[Any]) -> pa.BinaryArray:
     maps = [item if isinstance(item, dict) else None for item in items]
     keys = pa.array([key for each in maps for key in each or ()], pa.string())
     values = entries.of_items([value for each in maps for value in (each or {}).values()])
@@ -252,7 +252,7 @@ def _blocks(collections: Sequence[Any], entries: pa.BinaryArray) -> pa.BinaryArr
     return pa.array(made, pa.binary())
 
 
-def _records(fields: Sequence[Field], items: Sequence[Any]) -> pa.BinaryArray:
+def _records(fields: Sequence[AvroField], items: Sequence[Any]) -> pa.BinaryArray:
     records = [item if isinstance(item, dict) else {} for item in items]
     parts = [
         field.where_known(

@@ -1,4 +1,7 @@
-"""What the logs of datastores share: all that follows from a reader, and from where the log begins and ends."""
+"""What the logs of datastores share: all that follows from a reader, and from where the log begins and ends.
+
+`TailedLogBase` is for connectors outside of this repository, too.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from tidings.logs import Reader, Slice, open_log
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.positions import chosen, later
-from tidings_connectors.cdc.snapshot import Snapshot, SnapshotOptions, Source
+from tidings_connectors.cdc.snapshot import SnapshotOptions, SnapshotSource, StreamSnapshot
 from tidings_connectors.cdc.snapshot_reader import Losses, MergedReader
 
 if TYPE_CHECKING:
@@ -30,18 +33,43 @@ STEP_ROWS = 50_000
 Options = TypeVar("Options", bound=SnapshotOptions)
 
 
-class Tailing(abc.ABC):
-    """The methods of a `TailedLog` that are the same for all of them."""
+class TailedLogBase(abc.ABC):
+    """A `TailedLog` to begin a connector with. What a subclass must do, beyond what `Log` and `TailedLog` say:
+
+    - `_unopened` makes the log from its address and its options (`options_of`), and asks the datastore nothing.
+    - `create` and `open` begin with `_unopened`, raise unless the datastore can be tailed, and end with
+      `_take_snapshot` and `_resume_snapshot`. If they raise, nothing stays open.
+    - `bounds` are the same for all shards, and have gone through `_bounds_with_snapshot`. They are asked for all the
+      time, and may be some tenths of a second old.
+    - `reader` returns what `_reader_with_snapshot` makes of a reader of the datastore's log. That one comes to every
+      head that `bounds` had: it says by `Read.upto` how far it is, also where no row came.
+    - `check` asks the datastore anew.
+    - `confirm` calls `_forget_snapshot`.
+    - `_abandon` and `close` are there already, and are extended by a log that keeps more than a snapshot.
+
+    The rows that are there already come before the log if the constructor calls `_use_snapshots`, with a
+    `SnapshotSource` of them; without it, whatever goes through the methods above comes out as it went in.
+    """
 
     def __init__(self, stream: StreamDefinition, options: SnapshotOptions) -> None:
         self._stream = stream
         self._options = options
-        self._snapshot: Snapshot | None = None
+        self._snapshot: StreamSnapshot | None = None
 
     @classmethod
     @abc.abstractmethod
-    def _of(cls, location: str, stream: StreamDefinition) -> Self:
+    def _unopened(cls, location: str, stream: StreamDefinition) -> Self:
         """The log of a stream, not looked at yet."""
+
+    @classmethod
+    @abc.abstractmethod
+    def create(cls, location: str, stream: StreamDefinition) -> Self:
+        """As `Log` has it."""
+
+    @classmethod
+    @abc.abstractmethod
+    def open(cls, location: str, stream: StreamDefinition) -> Self:
+        """As `Log` has it."""
 
     @classmethod
     def resolve(cls, location: str, folder: Path) -> str:
@@ -49,41 +77,43 @@ class Tailing(abc.ABC):
 
     @classmethod
     def abandon(cls, location: str, stream: StreamDefinition) -> None:
-        with contextlib.closing(cls._of(location, stream)) as log:
+        with contextlib.closing(cls._unopened(location, stream)) as log:
             log._abandon()
 
     def _abandon(self) -> None:
+        """Delete what is kept for the sake of the stream; a datastore may keep more than the snapshot."""
         if self._snapshot is not None:
             self._snapshot.discard()
 
-    def _snapshot_of(self, source: Source, name: str) -> None:
+    def _use_snapshots(self, source: SnapshotSource, name: str) -> None:
         """Put the rows of this source before the log, if the options say so."""
         options = self._options
         if options.snapshot_folder is not None:
-            self._snapshot = Snapshot(
+            self._snapshot = StreamSnapshot(
                 source, self._stream.name, Path(options.snapshot_folder) / name, options, self._stream.shards
             )
 
-    def _take(self) -> None:
+    def _take_snapshot(self) -> None:
         """Take a snapshot, if one is wanted and was not taken yet."""
         if self._snapshot is not None and self._options.snapshot:
             self._snapshot.take()
 
-    def _resume(self) -> None:
+    def _resume_snapshot(self) -> None:
         """Go on with a snapshot that was interrupted."""
         if self._snapshot is not None:
             note = self._snapshot.note()
             if not note.complete and (note.runs or self._options.snapshot):
                 self._snapshot.begin()
 
-    def _joined(self, held: Bounds) -> Bounds:
+    def _bounds_with_snapshot(self, held: Bounds) -> Bounds:
         """What is held of the log and the snapshot, if the one goes on from the other."""
         runs = self._snapshot.note().runs if self._snapshot is not None else []
         if runs and held.floor <= runs[0].after <= held.head:
             return Bounds(min(held.floor, runs[0].before), held.head)
         return held
 
-    def _merged(self, reader: Reader) -> Reader:
+    def _reader_with_snapshot(self, reader: Reader) -> Reader:
+        """The reader of the datastore's log, with the rows of the snapshot where they belong."""
         if self._snapshot is None:
             return reader
         losses: Losses = ()
@@ -118,6 +148,14 @@ class Tailing(abc.ABC):
         The datastore is asked anew; so `bounds` are those of now after it.
         """
 
+    @abc.abstractmethod
+    def confirm(self, upto: Positions) -> None:
+        """As `TailedLog` has it."""
+
+    @abc.abstractmethod
+    def distance(self, after: Position, upto: Position) -> int:
+        """As `TailedLog` has it."""
+
     def reach(self, after: Positions, limit: int | None) -> Positions:
         """The head, whatever the limit is: how many rows there are on the way is only known to those who read them."""
         after = self._whole(after)
@@ -147,23 +185,14 @@ class Tailing(abc.ABC):
 
     def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
         """The rows between, read by one task: the log is in one piece."""
-        reader = spark.read.format("tidings").options(**self._source(after))
+        reader = spark.read.format("tidings").option("definition", json.dumps(self._stream.to_json()))
+        if after is not None:
+            first = {shard: Position(at.seq, at.index + 1) for shard, at in self._whole(after).items()}
+            reader = reader.option("startingPosition", str(Positions(first)))
         if upto is not None:
             reader = reader.option("endingPosition", str(self._whole(upto)))
         rows: DataFrame = reader.load()
         return rows
-
-    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
-        """The rows after these positions, as they come."""
-        rows: DataFrame = spark.readStream.format("tidings").options(**self._source(after)).load()
-        return rows
-
-    def _source(self, after: Positions | None) -> dict[str, str]:
-        options = {"definition": json.dumps(self._stream.to_json())}
-        if after is not None:
-            first = {shard: Position(at.seq, at.index + 1) for shard, at in self._whole(after).items()}
-            options["startingPosition"] = str(Positions(first))
-        return options
 
     def _whole(self, positions: Positions) -> Positions:
         """The positions of all shards; one that is not named stands at the start."""

@@ -9,7 +9,7 @@ by column. What it makes of them is said by options of the stream:
 | `version` | none | a column of whole numbers; without it, the number of the transaction |
 | `attributes` | none | columns that are attributes too; `schema`, `table` and `operation` always are |
 | `payload` | `json` | the row as JSON; or `avro`, or `none` |
-| `schemas` | none | for `avro`: the schema of each table, by `schema.table`; see `row_avro` |
+| `schemas` | none | for `avro`: the schema of each table, by `schema.table`; see `avro_payloads` |
 | `shard` | none | a column whose text says which objects share a shard; without it, the object does |
 
 A table without a key is one object, `<schema>.<table>`, and so is one that is truncated.
@@ -35,7 +35,6 @@ from tidings.updates import MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES, MAX_VERSION, SC
 
 INSERT, UPDATE, DELETE, TRUNCATE, SNAPSHOT = "insert", "update", "delete", "truncate", "snapshot"
 ESCAPED = r'["\\\x00-\x1f]'  # what JSON does not take as it is
-ALWAYS = ("schema", "table", "operation")
 
 Kind = Literal["text", "integer", "number", "boolean", "json"]
 

@@ -5,7 +5,7 @@ last transaction that they show, before the next. They are read in chunks, in th
 of canonical rows, which is durable before the next is read, and a note says how far it is.
 
 Who is interrupted cannot have that state again. The remaining keys are read in a later one, and its rows stand there:
-each state is a `Run` of rows. Until the last one is complete, readers that come to it wait there.
+each state is a `SnapshotRun` of rows. Until the last one is complete, readers that come to it wait there.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from tidings.storage import durable
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.mapping import SNAPSHOT, Changes, Column, RowMapping, updates_of
 
-CHUNK = 50_000  # rows
+CHUNK_ROWS = 50_000
 MAX_INDEX = 2**31 - 1
-RETRY = 5.0  # seconds after which a snapshot is gone on with that failed
-LOCK_WAIT = 1.0  # seconds between two looks whether somebody else is still at it
-TELL = 10.0  # seconds after which it is told again how far it is
-LOCK = "lock"
-OURS = re.compile(r"(note\.json|[0-9a-f]{32}\.parquet)(\.tmp)?")
+RETRY_DELAY_S = 5.0  # until a snapshot that failed is gone on with
+CLOSE_TIMEOUT_S = 5.0
+LOCK_POLL_INTERVAL_S = 1.0  # between two looks whether somebody else still takes it
+PROGRESS_INTERVAL_S = 10.0  # between two messages of how far it is
+LOCK_FILE = "lock"
+OWN_FILES = re.compile(r"(note\.json|[0-9a-f]{32}\.parquet)(\.tmp)?")
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class Piece(NamedTuple):
     last: list[str] | None
 
 
-class Table(Protocol):
+class SourceTable(Protocol):
     """A table in one state of the datastore."""
 
     @property
@@ -87,25 +88,25 @@ class Table(Protocol):
         """The columns in whose order it is read; none, if there is no order in which one could go on."""
 
     def pieces(self, last: list[str] | None) -> Iterator[Piece]:
-        """The rows after this key, or all; at most `CHUNK` at a time."""
+        """The rows after this key, or all; at most `CHUNK_ROWS` at a time."""
 
 
-class State(NamedTuple):
+class ConsistentState(NamedTuple):
     """What the tables look like at one place in the log."""
 
     seq: int
     """The rows have this `seq`: they stand before the first update of the next one."""
     time: datetime
-    tables: Sequence[Table]
+    tables: Sequence[SourceTable]
 
 
-class Source(Protocol):
+class SnapshotSource(Protocol):
     """What a datastore does for a snapshot."""
 
     base: int
     """The index of the first row of a run: after those of any update with the same `seq`."""
 
-    def state(self) -> AbstractContextManager[State]:
+    def state(self) -> AbstractContextManager[ConsistentState]:
         """A state of now. From there on the datastore keeps its log, if it does not do so already."""
 
     def held(self) -> Bounds | None:
@@ -121,7 +122,7 @@ class Chunk(BaseModel):
     rows: int
 
 
-class Run(BaseModel):
+class SnapshotRun(BaseModel):
     """What was read in one state."""
 
     seq: int
@@ -144,7 +145,7 @@ class Run(BaseModel):
         return self.chunks[-1].first + self.chunks[-1].rows if self.chunks else self.base
 
 
-class Progress(BaseModel):
+class TableProgress(BaseModel):
     """How far a table was read: in which order, and up to which key."""
 
     order: list[str]
@@ -156,10 +157,10 @@ class Note(BaseModel):
     """How far a snapshot is."""
 
     complete: bool = False
-    tables: dict[str, Progress] = {}
-    runs: list[Run] = []
+    tables: dict[str, TableProgress] = {}
+    runs: list[SnapshotRun] = []
 
-    def ready(self, run: Run) -> bool:
+    def ready(self, run: SnapshotRun) -> bool:
         """Whether all rows of a run are there."""
         return self.complete or run is not self.runs[-1]
 
@@ -168,10 +169,10 @@ class Closed(Exception):
     """The log was closed while a snapshot was taken."""
 
 
-class Snapshot:
+class StreamSnapshot:
     """The snapshot of one stream, in a folder that every process of the cluster sees."""
 
-    def __init__(self, source: Source, stream: str, folder: Path, mapping: RowMapping, shards: int) -> None:
+    def __init__(self, source: SnapshotSource, stream: str, folder: Path, mapping: RowMapping, shards: int) -> None:
         self.folder = folder
         self._source = source
         self._stream = stream
@@ -219,7 +220,7 @@ class Snapshot:
                         self._take()
             except OSError as error:
                 raise self._unusable(error) from error
-            if not alone and self._closed.wait(LOCK_WAIT):
+            if not alone and self._closed.wait(LOCK_POLL_INTERVAL_S):
                 raise Closed
 
     def start(self, again: bool = False) -> None:
@@ -241,7 +242,7 @@ class Snapshot:
             if not self._thread.is_alive() and not self.covers():
                 raise self._failed or LogUnavailable(f"the snapshot of stream {self._stream!r} was not begun")
 
-    def rows(self, run: Run, index: int) -> tuple[pa.Table, int]:
+    def rows(self, run: SnapshotRun, index: int) -> tuple[pa.Table, int]:
         """Rows of a run from this index on, to the end of a chunk, and the index after them; none if it is over."""
         for chunk in run.chunks:
             end = chunk.first + chunk.rows
@@ -265,7 +266,7 @@ class Snapshot:
     def discard(self) -> None:
         """Delete all that is kept of it."""
         self._clear()
-        (self.folder / LOCK).unlink(missing_ok=True)
+        (self.folder / LOCK_FILE).unlink(missing_ok=True)
         with contextlib.suppress(OSError):  # somebody else's files may be there
             self.folder.rmdir()
 
@@ -273,19 +274,19 @@ class Snapshot:
         """Stop, if one is being taken; who opens the log next goes on with it."""
         self._closed.set()
         if self._thread is not None:
-            self._thread.join(timeout=RETRY)
+            self._thread.join(timeout=CLOSE_TIMEOUT_S)
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
         """Whether nobody else is at it, whichever replica they read; and nobody is, until this is left."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / LOCK, "ab") as file:
+        with open(self.folder / LOCK_FILE, "ab") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 yield False
             else:
-                yield True  # let go of when the file is closed, or the process is gone
+                yield True  # the lock ends when the file is closed, or the process is gone
 
     def _wanted(self, again: bool) -> bool:
         return not self.note().complete or (again and not self.covers())
@@ -312,7 +313,7 @@ class Snapshot:
         except Exception:
             logger.exception("the snapshot of stream %r is not complete", self._stream)
         finally:
-            self._retry = time.monotonic() + RETRY
+            self._retry = time.monotonic() + RETRY_DELAY_S
 
     def _take(self) -> None:
         note = self.note().model_copy(deep=True)
@@ -322,7 +323,7 @@ class Snapshot:
                 note = Note()
             self._go_on(note, state.tables)
             if not note.runs or note.runs[-1].seq != state.seq:  # else it is the same state, of which nobody read yet
-                note.runs.append(Run(seq=state.seq, base=self._source.base))
+                note.runs.append(SnapshotRun(seq=state.seq, base=self._source.base))
             self._write(note)
             for table in state.tables:
                 self._read(table, note, state.time)
@@ -334,20 +335,20 @@ class Snapshot:
         note.complete = True
         self._write(note)
 
-    def _go_on(self, note: Note, tables: Sequence[Table]) -> None:
+    def _go_on(self, note: Note, tables: Sequence[SourceTable]) -> None:
         """Leave out what was read of tables that are to be read from the beginning."""
         for table in tables:
             known = note.tables.get(_name(table))
             if known is None or known.order != list(table.order) or not (known.done or known.order):
-                note.tables[_name(table)] = Progress(order=list(table.order))
+                note.tables[_name(table)] = TableProgress(order=list(table.order))
                 for run in note.runs:
                     run.chunks = [chunk for chunk in run.chunks if chunk.table != _name(table)]
 
-    def _read(self, table: Table, note: Note, taken: datetime) -> None:
+    def _read(self, table: SourceTable, note: Note, taken: datetime) -> None:
         progress, run = note.tables[_name(table)], note.runs[-1]
         if progress.done:
             return
-        begun, told = run.end, time.monotonic()
+        begun, logged = run.end, time.monotonic()
         for columns, last in table.pieces(progress.last):
             if self._closed.is_set():
                 raise Closed
@@ -360,8 +361,8 @@ class Snapshot:
             run.chunks.append(chunk)
             progress.last = last
             self._write(note)
-            if time.monotonic() > told + TELL:
-                told = time.monotonic()
+            if time.monotonic() > logged + PROGRESS_INTERVAL_S:
+                logged = time.monotonic()
                 logger.info("snapshot of stream %r: %s, %s rows so far", self._stream, _name(table), run.end - begun)
         progress.done = True
         self._write(note)
@@ -370,7 +371,7 @@ class Snapshot:
     def _clear(self) -> None:
         """Delete what an earlier snapshot has left behind, and nothing else that may be there."""
         for path in self.folder.glob("*") if self.folder.exists() else ():
-            if OURS.fullmatch(path.name):
+            if OWN_FILES.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
     def _write(self, note: Note) -> None:
@@ -381,11 +382,11 @@ class Snapshot:
         durable.replace(self.folder / name, self.folder / f"{name}.tmp", write)
 
 
-def _name(table: Table) -> str:
+def _name(table: SourceTable) -> str:
     return f"{table.schema}.{table.table}"
 
 
-def _changes(table: Table, columns: Sequence[Column], run: Run, time: datetime) -> Changes:
+def _changes(table: SourceTable, columns: Sequence[Column], run: SnapshotRun, time: datetime) -> Changes:
     count = len(columns[0].values)
     return Changes(
         table.schema,

@@ -13,9 +13,9 @@ from tidings.logs import Read, Reader
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.positions import chosen, later
-from tidings_connectors.cdc.snapshot import Run, Snapshot
+from tidings_connectors.cdc.snapshot import SnapshotRun, StreamSnapshot
 
-WAIT = 0.05  # seconds that a read waits for something to come
+POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
 
 Losses = tuple[type[PositionsLost] | type[LogRestored], ...]
 
@@ -23,7 +23,9 @@ Losses = tuple[type[PositionsLost] | type[LogRestored], ...]
 class MergedReader:
     """A `Reader` that puts the rows of a snapshot where they belong in the log: before it, most of the time."""
 
-    def __init__(self, plain: Reader, snapshot: Snapshot, check: Callable[[Positions], None], losses: Losses) -> None:
+    def __init__(
+        self, plain: Reader, snapshot: StreamSnapshot, check: Callable[[Positions], None], losses: Losses
+    ) -> None:
         """After one of `losses` all rows are read again."""
         self._plain = plain
         self._snapshot = snapshot
@@ -63,10 +65,10 @@ class MergedReader:
         return self._plain.read(after, limit)
 
     def _wait(self, after: Positions) -> Read:
-        time.sleep(WAIT)
+        time.sleep(POLL_TIMEOUT_S)
         return Read(SCHEMA.empty_table(), after)
 
-    def _read_run(self, run: Run, after: Positions, limit: int) -> Read:
+    def _read_run(self, run: SnapshotRun, after: Positions, limit: int) -> Read:
         self._check(after)  # if what comes after the snapshot is gone, it is of no use
         rows = self._rows(run, min(after.values()).index + 1).slice(0, limit)
         last = int(rows["index"][-1].as_py()) if len(rows) else run.end
@@ -75,7 +77,7 @@ class MergedReader:
             chosen(rows, later(rows, after)), Positions({shard: max(stand, at) for shard, stand in after.items()})
         )
 
-    def _rows(self, run: Run, first: int) -> pa.Table:
+    def _rows(self, run: SnapshotRun, first: int) -> pa.Table:
         """Rows from this index on; those of the same chunk as the last ones need not be read again."""
         if self._loaded is None or self._loaded[0] != run.seq or not self._loaded[1] <= first < self._loaded[3]:
             rows, end = self._snapshot.rows(run, first)

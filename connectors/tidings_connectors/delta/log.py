@@ -14,7 +14,6 @@ have just planned to read them still can.
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 import shutil
 import time
@@ -32,11 +31,11 @@ from tidings.logs import Appended, Slice, TailReader, Transaction, check_held, r
 from tidings.positions import Bounds, Position, Positions
 from tidings.storage.delta_commits import milliseconds
 from tidings.updates import SCHEMA, shards_of
-from tidings_connectors.delta.maintenance import Upkeep, plan_retention, plan_truncation
+from tidings_connectors.delta.maintenance import Maintenance, plan_retention, plan_truncation
 from tidings_connectors.delta.segments import (
     Offsets,
     Segment,
-    Snapshot,
+    SegmentSnapshot,
     Span,
     read_segments,
     write_segment,
@@ -50,8 +49,8 @@ if TYPE_CHECKING:
 
 SEGMENT_ROWS = 1_000_000
 SEGMENT_BYTES = 128 * 2**20
-PATIENCE = 60.0  # seconds that an append fights other writers before it gives up
-SLICE_ROWS = 100_000  # rows that are worth a reader of their own
+APPEND_TIMEOUT_S = 60.0  # that an append competes with other writers before it gives up
+SLICE_ROWS = 100_000  # so many are worth a reader of their own
 
 
 class DeltaLog:
@@ -60,7 +59,7 @@ class DeltaLog:
     def __init__(self, table: SegmentTable, stream: StreamDefinition) -> None:
         self._table = table
         self._stream = stream
-        self.upkeep = Upkeep(table, stream)
+        self.maintenance = Maintenance(table, stream)
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> DeltaLog:
@@ -143,13 +142,6 @@ class DeltaLog:
             rows = rows.where((sf.col("seq") <= int(end.max())) & (sf.col("seq") <= high[sf.col("shard")]))
         return rows
 
-    def stream(self, spark: SparkSession, after: Positions | None = None) -> DataFrame:
-        reader = spark.readStream.format("tidings").option("definition", json.dumps(self._stream.to_json()))
-        if after is not None:
-            first = Positions({shard: Position(after[shard].seq + 1) for shard in range(self._stream.shards)})
-            reader = reader.option("startingPosition", str(first))
-        return reader.load()
-
     @property
     def folder(self) -> Path:
         """Where the Delta table is."""
@@ -164,7 +156,7 @@ class DeltaLog:
             shards = shards_of(updates["object"], self._stream.shards)
             if len(shards) == 0:
                 return Appended(shards, np.empty(0, np.int64))
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + APPEND_TIMEOUT_S
             attempt = 0
             while True:
                 snapshot = self._table.refresh()
@@ -172,11 +164,13 @@ class DeltaLog:
                     return None
                 seqs = stamp(shards, snapshot.heads)
                 if self._commit(snapshot, updates, shards, seqs, transaction):
-                    self.upkeep.after_commit(snapshot.version + 1)
+                    self.maintenance.after_commit(snapshot.version + 1)
                     return Appended(shards, seqs)
                 attempt += 1
                 if time.monotonic() > deadline:
-                    raise LogUnavailable(f"other writers kept stream {self._stream.name!r} busy for {PATIENCE:g} s")
+                    raise LogUnavailable(
+                        f"other writers kept stream {self._stream.name!r} busy for {APPEND_TIMEOUT_S:g} s"
+                    )
                 time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))
 
     def truncate(self, before: Positions, *, dry_run: bool = False) -> dict[int, Bounds]:
@@ -193,9 +187,9 @@ class DeltaLog:
             return self._drop(snapshot, plan_retention(snapshot.segments, max_age, max_bytes), dry_run)
 
     def compact(self) -> int:
-        """Merge small segments now, as upkeep does by itself every so often; the number of segments that went away."""
+        """Merge small segments now, as maintenance does by itself; the number of segments that went away."""
         with self._translating_errors():
-            return self.upkeep.compact()
+            return self.maintenance.compact()
 
     def destroy(self) -> None:
         self.close()
@@ -203,11 +197,11 @@ class DeltaLog:
             shutil.rmtree(self._table.folder)
 
     def close(self) -> None:
-        self.upkeep.close()
+        self.maintenance.close()
 
     def _commit(
         self,
-        snapshot: Snapshot,
+        snapshot: SegmentSnapshot,
         updates: pa.Table,
         shards: npt.NDArray[np.int32],
         seqs: npt.NDArray[np.int64],
@@ -231,14 +225,14 @@ class DeltaLog:
                     draft.path.unlink(missing_ok=True)
         return done
 
-    def _drop(self, snapshot: Snapshot, count: int, dry_run: bool) -> dict[int, Bounds]:
+    def _drop(self, snapshot: SegmentSnapshot, count: int, dry_run: bool) -> dict[int, Bounds]:
         """Let go of the oldest so many segments, and say what is left."""
         if dry_run:
             return snapshot.without(count).bounds
-        self.upkeep.drop(snapshot.segments[:count])
+        self.maintenance.drop(snapshot.segments[:count])
         return self.bounds()
 
-    def _held(self, snapshot: Snapshot, positions: Positions) -> Offsets:
+    def _held(self, snapshot: SegmentSnapshot, positions: Positions) -> Offsets:
         """The positions as offsets, if the log holds all that comes after them."""
         offsets = self._offsets(positions)
         if np.any(offsets < snapshot.floors) or np.any(offsets > snapshot.heads):
@@ -285,7 +279,7 @@ def stamp(shards: npt.NDArray[np.int32], heads: Offsets) -> npt.NDArray[np.int64
     return seqs
 
 
-def _reach(snapshot: Snapshot, start: Offsets, limit: int | None) -> Offsets:
+def _reach(snapshot: SegmentSnapshot, start: Offsets, limit: int | None) -> Offsets:
     """Where a reader ends that takes the oldest rows first, and of a segment that is too large one shard after another.
 
     It rather ends with a segment than within the next: so most reads are of whole segments, or of few row groups. Each

@@ -1,7 +1,8 @@
-"""Upkeep of a Delta log: compaction, retention, checkpoints, and the deletion of files that nobody needs.
+"""Maintenance of a Delta log: compaction, retention, checkpoints, and the deletion of files that nobody needs.
 
-Whichever writer makes a version that is a multiple of `EVERY` does it, in the background: so it needs no leader, its
-cost follows the writing, and a writer that dies in the middle leaves nothing but a file for the next vacuum.
+Whichever writer makes a version that is a multiple of `MAINTENANCE_INTERVAL_VERSIONS` does it, in the background: so it
+needs no leader, its cost follows the writing, and a writer that dies in the middle leaves nothing but a file for the
+next vacuum.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from tidings_connectors.delta.table import SegmentTable
 if TYPE_CHECKING:
     from tidings.stream_definition import StreamDefinition
 
-EVERY = 64  # versions
-VACUUM_EVERY = 64 * EVERY
-FAN_IN = 8  # neighbours of a like size that make a merge worth while
+MAINTENANCE_INTERVAL_VERSIONS = 64
+VACUUM_INTERVAL_VERSIONS = 64 * MAINTENANCE_INTERVAL_VERSIONS
+FAN_IN_SEGMENTS = 8  # neighbours of a like size that make a merge worth while
 TARGET_BYTES = 256 * 2**20  # of rows in memory, which is what a merge needs
 GRACE_HOURS = 1
 
 logger = logging.getLogger(__name__)
 
 
-def plan_compaction(sizes: Sequence[int], fan_in: int = FAN_IN, target: int = TARGET_BYTES) -> list[slice]:
+def plan_compaction(sizes: Sequence[int], fan_in: int = FAN_IN_SEGMENTS, target: int = TARGET_BYTES) -> list[slice]:
     """Which runs of neighbouring segments to merge, given their sizes from the oldest to the newest.
 
     A segment is rewritten only together with others of its own size or less, so that every row is rewritten about once
@@ -77,8 +78,8 @@ def plan_retention(segments: Sequence[Segment], max_age: float | None, max_bytes
     return drop
 
 
-class Upkeep:
-    """The upkeep of one log, by one of its writers."""
+class Maintenance:
+    """The maintenance of one log, by one of its writers."""
 
     def __init__(self, table: SegmentTable, stream: StreamDefinition) -> None:
         self._table = table
@@ -88,8 +89,8 @@ class Upkeep:
 
     def after_commit(self, version: int) -> None:
         """Tell that this process made this version."""
-        if version % EVERY == 0 and self._running.acquire(blocking=False):
-            self._thread = threading.Thread(target=self._run, args=(version,), name="tidings-upkeep", daemon=True)
+        if version % MAINTENANCE_INTERVAL_VERSIONS == 0 and self._running.acquire(blocking=False):
+            self._thread = threading.Thread(target=self._run, args=(version,), name="tidings-maintenance", daemon=True)
             self._thread.start()
 
     def close(self) -> None:
@@ -127,10 +128,10 @@ class Upkeep:
             self.drop(segments[: plan_retention(segments, *limits)])
             self.compact()
             self.checkpoint()
-            if version % VACUUM_EVERY == 0:
+            if version % VACUUM_INTERVAL_VERSIONS == 0:
                 self.vacuum()
         except Exception as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
-            logger.warning("upkeep of stream %r failed: %s", self._stream.name, error)
+            logger.warning("maintenance of stream %r failed: %s", self._stream.name, error)
         finally:
             self._running.release()
 

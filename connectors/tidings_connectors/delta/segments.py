@@ -88,7 +88,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class SegmentSnapshot:
     """The table at one version."""
 
     version: int
@@ -119,11 +119,11 @@ class Snapshot:
         pairs = zip(self.floors.tolist(), self.heads.tolist(), strict=True)
         return {shard: Bounds(Position(floor), Position(head)) for shard, (floor, head) in enumerate(pairs)}
 
-    def without(self, count: int) -> Snapshot:
+    def without(self, count: int) -> SegmentSnapshot:
         """What is left when the oldest so many segments are gone."""
         heads = self.heads
         left = self.segments[count:] or [Segment(Path(), 0, self.shards, Span(heads, heads, 0))]
-        return Snapshot(self.version, self.shards, {str(n): segment for n, segment in enumerate(left)})
+        return SegmentSnapshot(self.version, self.shards, {str(n): segment for n, segment in enumerate(left)})
 
     def holding(self, after: Offsets, upto: Offsets) -> list[Segment]:
         """The segments that may hold a row after the one and up to the other, oldest first."""

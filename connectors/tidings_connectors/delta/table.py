@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.storage.delta_commits import Action, Commits, added, done, removed
 from tidings.updates import SCHEMA
-from tidings_connectors.delta.segments import Segment, Snapshot
+from tidings_connectors.delta.segments import Segment, SegmentSnapshot
 
 
 class SegmentTable:
@@ -52,7 +52,7 @@ class SegmentTable:
             raise LogUnavailable(f"no log can be made in {folder}: {error}") from None
         return cls(folder, stream, shards)
 
-    def refresh(self) -> Snapshot:
+    def refresh(self) -> SegmentSnapshot:
         """The newest state. Cheap when nothing has changed."""
         with self._lock:
             snapshot = self._snapshot
@@ -108,7 +108,7 @@ class SegmentTable:
                 self._snapshot = replace(applied, live={**applied.live, **known})
         return True
 
-    def _apply(self, snapshot: Snapshot, commit: list[Action]) -> Snapshot:
+    def _apply(self, snapshot: SegmentSnapshot, commit: list[Action]) -> SegmentSnapshot:
         live = dict(snapshot.live)
         transactions = dict(snapshot.transactions)
         for action in commit:
@@ -121,9 +121,9 @@ class SegmentTable:
                 live[path] = Segment(self.folder / path, add["size"], self.shards)
             elif transaction := action.get("txn"):
                 transactions[transaction["appId"]] = transaction["version"]
-        return Snapshot(snapshot.version + 1, self.shards, live, transactions)
+        return SegmentSnapshot(snapshot.version + 1, self.shards, live, transactions)
 
-    def _load(self) -> Snapshot:
+    def _load(self) -> SegmentSnapshot:
         table = self.delta_table()
         configuration = table.metadata().configuration
         found = configuration.get("tidings.stream"), configuration.get("tidings.shards")
@@ -137,7 +137,7 @@ class SegmentTable:
             unquote(path): Segment(self.folder / unquote(path), size, self.shards)
             for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
         }
-        return Snapshot(table.version(), self.shards, live)
+        return SegmentSnapshot(table.version(), self.shards, live)
 
     def delta_table(self) -> Any:
         """The table as delta-rs sees it."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,8 +13,9 @@ import pyarrow as pa
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds
 from tidings_connectors.cdc import snapshot
-from tidings_connectors.cdc.snapshot import Piece, State
+from tidings_connectors.cdc.snapshot import ConsistentState, Piece
 from tidings_connectors.delta_cdf.columns import column_of
+from tidings_connectors.delta_cdf.table import FedTable
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -37,8 +37,8 @@ class Version:
 
         try:
             for batch in QueryBuilder().register("rows", self.rows).execute("SELECT * FROM rows"):
-                for start in range(0, batch.num_rows, snapshot.CHUNK):
-                    yield self._piece(pa.record_batch(batch).slice(start, snapshot.CHUNK))
+                for start in range(0, batch.num_rows, snapshot.CHUNK_ROWS):
+                    yield self._piece(pa.record_batch(batch).slice(start, snapshot.CHUNK_ROWS))
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise LogUnavailable(f"table {self.schema}.{self.table} cannot be read: {error}") from None
 
@@ -47,20 +47,19 @@ class Version:
 
 
 class DeltaRows:
-    """A Delta table as a `Source` of snapshots."""
+    """A Delta table as a `SnapshotSource`."""
 
     base = 2**30
 
-    def __init__(
-        self, place: Path, key: Sequence[str], newest: Callable[[], DeltaTable], held: Callable[[], Bounds]
-    ) -> None:
-        self._place = place
+    def __init__(self, table: FedTable, key: Sequence[str]) -> None:
+        self._table = table
         self._key = key
-        self._newest = newest
-        self.held = held
+
+    def held(self) -> Bounds:
+        return self._table.bounds()
 
     @contextlib.contextmanager
-    def state(self) -> Iterator[State]:
-        table = self._newest()
-        rows = Version(self._place.parent.name, self._place.name, self._key, table)
-        yield State(int(table.version()), datetime.now(UTC), [rows])
+    def state(self) -> Iterator[ConsistentState]:
+        folder, table = self._table.folder, self._table.open()
+        rows = Version(folder.parent.name, folder.name, self._key, table)
+        yield ConsistentState(int(table.version()), datetime.now(UTC), [rows])

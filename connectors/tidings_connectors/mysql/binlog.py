@@ -41,15 +41,15 @@ from tidings_connectors.mysql.rows import DELETE, INSERT, UPDATE, Shape, shape_o
 
 BUFFER_BYTES = 8 * 2**20
 BUFFER_ITEMS = 20_000
-HEARTBEAT = 5.0  # seconds after which an idle server says that it is there
-SILENCE = 30  # seconds without a word, after which the connection is taken for dead
-STANDALONE = 1  # flag of a transaction that is one statement, and has no end of its own
-COMPRESSED = range(165, 172)  # types of events that the library does not know, and drops
+HEARTBEAT_INTERVAL_S = 5.0  # after which an idle server says that it is there
+SILENCE_TIMEOUT_S = 30  # without a word, after which the connection is taken for dead
+STANDALONE_FLAG = 1  # of a transaction that is one statement, and has no end of its own
+COMPRESSED_EVENT_TYPES = range(165, 172)  # which the library does not know, and drops
 CRC32 = 1
 
 OPERATIONS = {WriteRowsEvent: INSERT, UpdateRowsEvent: UPDATE, DeleteRowsEvent: DELETE}
-READ = [*OPERATIONS, TableMapEvent, MariadbGtidEvent, XidEvent, XAPrepareEvent, QueryEvent]
-READ += [RotateEvent, FormatDescriptionEvent, NotImplementedEvent]
+EVENT_TYPES = [*OPERATIONS, TableMapEvent, MariadbGtidEvent, XidEvent, XAPrepareEvent, QueryEvent]
+EVENT_TYPES += [RotateEvent, FormatDescriptionEvent, NotImplementedEvent]
 
 
 class Begin(NamedTuple):
@@ -108,10 +108,10 @@ class Feed:
                 server_id,
                 self._connect,
                 blocking=True,
-                only_events=READ,
+                only_events=EVENT_TYPES,
                 only_tables={table for _, table in watched},
                 only_schemas={database for database, _ in watched},
-                slave_heartbeat=HEARTBEAT,
+                slave_heartbeat=HEARTBEAT_INTERVAL_S,
             )
         self._thread = threading.Thread(target=self._run, name="tidings-binlog", daemon=True)
         self._thread.start()
@@ -190,7 +190,7 @@ class Feed:
             elif kind is MariadbGtidEvent:
                 if began:
                     yield End(kept=False)
-                began, standalone = True, bool(event.flags & STANDALONE)
+                began, standalone = True, bool(event.flags & STANDALONE_FLAG)
                 yield Begin(Gtid(event.domain_id, event.server_id, event.gtid_seq_no), event.timestamp)
             elif kind is TableMapEvent:
                 if (event.schema, event.table) in self._watched:
@@ -216,7 +216,7 @@ class Feed:
                     yield End(kept=False)
             elif kind is FormatDescriptionEvent:
                 _check_checksum(self._place, event)
-            elif event.event_type in COMPRESSED:
+            elif event.event_type in COMPRESSED_EVENT_TYPES:
                 raise LogUnavailable(
                     f"the binary log of MariaDB at {self._place} has compressed events, which the client library "
                     "cannot read: SET GLOBAL log_bin_compress = 'OFF'"
@@ -268,9 +268,9 @@ class _StreamConnection(Connection):  # type: ignore[misc]  # the library has no
 def _stream(
     place: Place, state: GtidState, server_id: int, connect: Callable[..., Any], blocking: bool = False, **options: Any
 ) -> Any:
-    settings = {**place.settings(), "connect_timeout": 10, "read_timeout": SILENCE, "write_timeout": SILENCE}
+    timeouts = {"connect_timeout": 10, "read_timeout": SILENCE_TIMEOUT_S, "write_timeout": SILENCE_TIMEOUT_S}
     return BinLogStreamReader(
-        connection_settings=settings,
+        connection_settings={**place.settings(), **timeouts},
         server_id=server_id,
         auto_position=state_text(state),
         is_mariadb=True,

@@ -1,7 +1,7 @@
 """Columns of MariaDB's tables, asked for so that a query has the same texts for them as the binary log.
 
 The server prints values, and the log has them as they are stored. They come out the same in a session that is set up
-with `SESSION`, if a column is asked for as its `Form` says, and what comes is left as bytes.
+with `SESSION`, if a column is asked for as its `ColumnForm` says, and what comes is left as bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SESSION = "SET SESSION sql_mode = '', time_zone = '+00:00', character_set_result
 
 
 @dataclass(frozen=True)
-class Form:
+class ColumnForm:
     """How the values of a column are asked for, and how they become texts."""
 
     text: Text
@@ -35,7 +35,7 @@ class Form:
     """Such a value, where `%s` is what came of it, in hex; None, if rows cannot be gone on with by it."""
 
 
-def form_of(column: str, type: str, charset: str | None, collation: str | None) -> Form:
+def form_of(column: str, type: str, charset: str | None, collation: str | None) -> ColumnForm:
     """The form of a column of this type, as `information_schema` has it."""
     word, size = re.match(r"(\w+)(?:\(([\d,]+)\))?", type).groups()  # type: ignore[union-attr]
     sized = f"{word}({size})" if size else word
@@ -43,38 +43,42 @@ def form_of(column: str, type: str, charset: str | None, collation: str | None) 
         case "tinyint" | "smallint" | "mediumint" | "int" | "bigint":
             unsigned = "unsigned" in type
             literal = f"CAST(UNHEX(%s) AS {'UNSIGNED' if unsigned else 'SIGNED'})"
-            return Form(functools.partial(_cast, pa.uint64() if unsigned else pa.int64()), "integer", literal=literal)
+            return ColumnForm(
+                functools.partial(_cast, pa.uint64() if unsigned else pa.int64()), "integer", literal=literal
+            )
         case "year":
             select = "YEAR(MAKEDATE({0}, 1))" if size == "2" else "{0}"
-            return Form(functools.partial(_cast, pa.int64()), "integer", select)
+            return ColumnForm(functools.partial(_cast, pa.int64()), "integer", select)
         case "float" | "double":  # whose digits are all there only as DOUBLE
             kind = pa.float32() if word == "float" else pa.float64()
-            return Form(functools.partial(_number, kind), "number", "CAST({0} AS DOUBLE)")
+            return ColumnForm(functools.partial(_number, kind), "number", "CAST({0} AS DOUBLE)")
         case "decimal":  # whose zeros before the number go with the CAST
-            return Form(_texts, select=f"CAST({{0}} AS {sized})", literal=f"CAST(UNHEX(%s) AS {sized})")
+            return ColumnForm(_texts, select=f"CAST({{0}} AS {sized})", literal=f"CAST(UNHEX(%s) AS {sized})")
         case "date" | "datetime" | "time":
-            return Form(_texts, literal=f"CAST(UNHEX(%s) AS {sized})")
+            return ColumnForm(_texts, literal=f"CAST(UNHEX(%s) AS {sized})")
         case "timestamp":
-            return Form(_moments, literal=f"CAST(UNHEX(%s) AS {sized.replace('timestamp', 'datetime')})")
+            return ColumnForm(_moments, literal=f"CAST(UNHEX(%s) AS {sized.replace('timestamp', 'datetime')})")
         case "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext":
-            return Form(decoding(_name(charset)), literal=f"CONVERT(UNHEX(%s) USING {charset}) COLLATE {collation}")
+            return ColumnForm(
+                decoding(_name(charset)), literal=f"CONVERT(UNHEX(%s) USING {charset}) COLLATE {collation}"
+            )
         case "binary" | "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob":
-            return Form(decoding("binary"), literal="UNHEX(%s)")
+            return ColumnForm(decoding("binary"), literal="UNHEX(%s)")
         case "inet4" | "inet6" | "uuid":
             width = 4 if word == "inet4" else 16
-            return Form(
+            return ColumnForm(
                 decoding("binary"), select=f"CAST({{0}} AS BINARY({width}))", literal=f"CAST(UNHEX(%s) AS {word})"
             )
         case "point" | "linestring" | "polygon" | "geometry" | "geometrycollection":
-            return Form(decoding("binary"))
+            return ColumnForm(decoding("binary"))
         case "multipoint" | "multilinestring" | "multipolygon":
-            return Form(decoding("binary"))
+            return ColumnForm(decoding("binary"))
         case "bit":
-            return Form(functools.partial(_each, functools.partial(_bits, int(size))))
+            return ColumnForm(functools.partial(_each, functools.partial(_bits, int(size))))
         case "enum":
-            return Form(functools.partial(_each, _member), select="CONCAT({0} + 0, ':', CAST({0} AS BINARY))")
+            return ColumnForm(functools.partial(_each, _member), select="CONCAT({0} + 0, ':', CAST({0} AS BINARY))")
         case "set":
-            return Form(functools.partial(_each, functools.partial(_members, ENCODINGS.get(_name(charset)))))
+            return ColumnForm(functools.partial(_each, functools.partial(_members, ENCODINGS.get(_name(charset)))))
     raise LogUnavailable(f"column {column!r} has type {type}, which a snapshot does not read yet")
 
 

@@ -22,7 +22,7 @@ POSITION_GONE = 1236
 CONNECTION_ERRORS = frozenset((1053, 1077, 1078, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055))
 """The connection broke, or the server is shutting down: to ask again, over a new one, is worth it."""
 UNREACHABLE = frozenset((2002, 2003, 2005))
-TIMEOUT = 30.0  # seconds for an answer
+QUERY_TIMEOUT_S = 30.0
 
 
 class ServerError(LogUnavailable):
@@ -33,7 +33,7 @@ class ServerError(LogUnavailable):
         self.code = code
 
 
-class Connection:
+class MysqlConnection:
     """Asks one server. Any thread may ask; one is answered at a time."""
 
     def __init__(self, place: Place) -> None:
@@ -62,8 +62,8 @@ class Connection:
             self._drop()
 
     def _connect(self) -> Any:
-        options = {"connect_timeout": 10, "read_timeout": TIMEOUT, "write_timeout": TIMEOUT, "autocommit": True}
-        return pymysql.connect(**self.place.settings(), **options)
+        timeouts = {"connect_timeout": 10, "read_timeout": QUERY_TIMEOUT_S, "write_timeout": QUERY_TIMEOUT_S}
+        return pymysql.connect(**self.place.settings(), **timeouts, autocommit=True)
 
     def _asked(self, question: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         with self._open.cursor() as cursor:

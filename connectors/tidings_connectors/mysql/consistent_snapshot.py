@@ -16,47 +16,47 @@ import time
 from typing import Any
 
 from tidings.errors import LogUnavailable
-from tidings_connectors.mysql.connection import Connection
+from tidings_connectors.mysql.connection import MysqlConnection
 from tidings_connectors.mysql.mariadb_gtid import GtidState, parse_state
 
-TRIES = 20
-QUIET = 0.5  # seconds after which a transaction that was written to the log can be seen
+MAX_ATTEMPTS = 20
+VISIBLE_AFTER_S = 0.5  # a transaction that was written to the log can be seen by then
 
-XA = (
+XA_PREPARED = (
     "has XA transactions that are prepared, so that their rows are in its log and not in its tables: XA RECOVER lists "
     "them, and XA COMMIT or XA ROLLBACK ends them"
 )
-WAITING = (
+WAITING_FOR_REPLICA = (
     "has transactions that are in its log and not in its tables while they wait for a replica: take it when there are "
     "fewer, or SET GLOBAL rpl_semi_sync_master_wait_point = 'AFTER_COMMIT'"
 )
-HASTY = (
+ROTATING_TOO_OFTEN = (
     "begins new binary logs so often that it does not tell where in them a state of its tables is: "
     "SET GLOBAL max_binlog_size = 1073741824"
 )
 
 
-def begin(session: Any, connection: Connection) -> GtidState:
+def begin(session: Any, connection: MysqlConnection) -> GtidState:
     """Begin a transaction that sees one state, and find out over another connection which transactions it has."""
     reason, known = "", None
-    for attempt in range(TRIES):
+    for attempt in range(MAX_ATTEMPTS):
         if attempt:
-            time.sleep(QUIET)
+            time.sleep(VISIBLE_AFTER_S)
         prepares, prepared, waiting = _prepares(connection), connection.ask("XA RECOVER"), _waiting(connection)
         file, position = _begun(session)
-        ((told, first, written),) = connection.ask(
+        ((reported, first, written),) = connection.ask(
             "SELECT BINLOG_GTID_POS(%s, %s), BINLOG_GTID_POS(%s, 4), @@GLOBAL.gtid_binlog_pos", file, position, file
         )
         if prepared or _prepares(connection) != prepares:
-            reason = XA
+            reason = XA_PREPARED
         elif waiting:
-            reason = WAITING
-        elif told is not None and told != first:
-            return parse_state(told)
+            reason = WAITING_FOR_REPLICA
+        elif reported is not None and reported != first:
+            return parse_state(reported)
         elif written == known:
             return parse_state(written)
         else:
-            reason = HASTY
+            reason = ROTATING_TOO_OFTEN
         known = written
     raise LogUnavailable(f"no snapshot can be taken, since MariaDB at {connection.place} {reason}")
 
@@ -66,22 +66,22 @@ def _begun(session: Any) -> tuple[str, int]:
     with session.cursor() as cursor:
         cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT")
         cursor.execute("SHOW STATUS LIKE 'binlog\\_snapshot\\_%'")
-        told = {name.decode().lower(): value.decode() for name, value in cursor.fetchall()}
-    return told["binlog_snapshot_file"], int(told["binlog_snapshot_position"] or 0)
+        status = {name.decode().lower(): value.decode() for name, value in cursor.fetchall()}
+    return status["binlog_snapshot_file"], int(status["binlog_snapshot_position"] or 0)
 
 
-def _prepares(connection: Connection) -> int:
+def _prepares(connection: MysqlConnection) -> int:
     """How many XA transactions were ever prepared."""
     return int(_shown(connection, "STATUS", "Com_xa_prepare") or 0)
 
 
-def _waiting(connection: Connection) -> int:
+def _waiting(connection: MysqlConnection) -> int:
     """How many transactions wait for a replica after they are written and before they can be seen."""
     if _shown(connection, "VARIABLES", "rpl_semi_sync_master_wait_point") != "AFTER_SYNC":
         return 0
     return int(_shown(connection, "STATUS", "Rpl_semi_sync_master_wait_sessions") or 0)
 
 
-def _shown(connection: Connection, kind: str, name: str) -> str | None:
+def _shown(connection: MysqlConnection, kind: str, name: str) -> str | None:
     found = connection.ask(f"SHOW GLOBAL {kind} WHERE variable_name = %s", name)
     return found[0][1] if found else None

@@ -1,7 +1,7 @@
 """The MySQL/MariaDB log: the changes of tables, read from the server's row-based binary log. MariaDB only, so far.
 
 Address: `mysql:mysql://user@host:3306/database`. The options of the stream say which tables are watched, and what
-becomes of their rows; see `mysql_options` and `row_mapping`.
+becomes of their rows; see `options` and `cdc.mapping`.
 
 A position is a GTID: the same on a primary and on its replicas, so that a reader can go on at another server. It is
 never a file and an offset, which differ from server to server.
@@ -28,10 +28,9 @@ from tidings.errors import LogUnavailable
 from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc import base
-from tidings_connectors.cdc.base import Tailing
-from tidings_connectors.mysql import preflight
+from tidings_connectors.cdc.base import TailedLogBase
 from tidings_connectors.mysql.binlog import Feed, first_gtid
-from tidings_connectors.mysql.connection import POSITION_GONE, Connection, ServerError
+from tidings_connectors.mysql.connection import POSITION_GONE, MysqlConnection, ServerError
 from tidings_connectors.mysql.mariadb_gtid import (
     Gtid,
     GtidState,
@@ -41,21 +40,22 @@ from tidings_connectors.mysql.mariadb_gtid import (
     seq_in,
 )
 from tidings_connectors.mysql.options import MysqlOptions, Place, place_of
+from tidings_connectors.mysql.preflight import check_server
 from tidings_connectors.mysql.reader import MysqlReader
 from tidings_connectors.mysql.snapshot import MysqlTables
 
 if TYPE_CHECKING:
     from tidings.stream_definition import StreamDefinition
 
-FRESH = 0.2  # seconds for which bounds are not asked for again
-REMEMBERED = 64  # states that readers have met
-HIGH = 2**31  # ids of servers that we make up begin here; people number theirs from 1
+BOUNDS_MAX_AGE_S = 0.2  # for which they are not asked for again
+REMEMBERED_STATES = 64  # of those that readers have met
+FIRST_GENERATED_SERVER_ID = 2**31  # people number theirs from 1
 
 _readers = itertools.count()
 _salt = os.urandom(8).hex()
 
 
-class MysqlLog(Tailing):
+class MysqlLog(TailedLogBase):
     """A `TailedLog` over the binary log. Made by `create` and `open`."""
 
     def __init__(self, place: Place, stream: StreamDefinition, options: MysqlOptions) -> None:
@@ -64,7 +64,7 @@ class MysqlLog(Tailing):
         self.shards = stream.shards
         self.stream_name = stream.name
         self._place = place
-        self._connection = Connection(place)
+        self._connection = MysqlConnection(place)
         self._lock = threading.Lock()
         self._log: tuple[float, Bounds] | None = None
         self._bounds: dict[int, Bounds] = {}
@@ -72,7 +72,7 @@ class MysqlLog(Tailing):
         self._first: tuple[str, Gtid] | None = None
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._tables = MysqlTables(self._connection, options, lambda: self._logged(0))
-        self._snapshot_of(self._tables, stream.name)
+        self._use_snapshots(self._tables, stream.name)
 
     def __repr__(self) -> str:
         return f"MysqlLog({self.stream_name!r}, {str(self._place)!r})"
@@ -84,19 +84,19 @@ class MysqlLog(Tailing):
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> MysqlLog:
-        return cls._made(location, stream, cls._resume)
+        return cls._made(location, stream, cls._resume_snapshot)
 
     @classmethod
-    def _of(cls, location: str, stream: StreamDefinition) -> MysqlLog:
+    def _unopened(cls, location: str, stream: StreamDefinition) -> MysqlLog:
         options = base.options_of(MysqlOptions, stream, "MariaDB")
         return cls(place_of(location, options), stream, options)
 
     @classmethod
     def _made(cls, location: str, stream: StreamDefinition, begin: Callable[[MysqlLog], None]) -> MysqlLog:
-        log = cls._of(location, stream)
+        log = cls._unopened(location, stream)
         with contextlib.ExitStack() as failed:
             failed.callback(log.close)
-            preflight.check(log._connection, log._server_id())
+            check_server(log._connection, log._server_id())
             begin(log)
             failed.pop_all()
         return log
@@ -104,13 +104,13 @@ class MysqlLog(Tailing):
     def _begin(self) -> None:
         if self._snapshot is not None:
             self._tables.check()  # even if one is only taken when something is lost: that is too late to be told
-            self._take()
+            self._take_snapshot()
 
     def bounds(self) -> dict[int, Bounds]:
-        return self._held(FRESH)
+        return self._held(BOUNDS_MAX_AGE_S)
 
     def reader(self) -> Reader:
-        return self._merged(MysqlReader(self))
+        return self._reader_with_snapshot(MysqlReader(self))
 
     def confirm(self, upto: Positions) -> None:
         """The server keeps its log by its own rules (`binlog_expire_logs_seconds`); a snapshot is ours."""
@@ -154,7 +154,7 @@ class MysqlLog(Tailing):
         with self._lock:
             self._known.pop(seq, None)
             self._known[seq] = dict(state)
-            while len(self._known) > REMEMBERED:
+            while len(self._known) > REMEMBERED_STATES:
                 del self._known[next(iter(self._known))]
 
     def forget(self) -> None:
@@ -169,7 +169,7 @@ class MysqlLog(Tailing):
 
     def _held(self, age: float) -> dict[int, Bounds]:
         """The bounds of all shards, not older than so many seconds: of the log, and of the snapshot before it."""
-        held = self._joined(self._logged(age))
+        held = self._bounds_with_snapshot(self._logged(age))
         with self._lock:
             if self._bounds.get(0) != held:
                 self._bounds = dict.fromkeys(range(self.shards), held)
@@ -243,4 +243,4 @@ class MysqlLog(Tailing):
         if self.options.server_id is not None:
             return self.options.server_id + number % 1000
         name = f"{self.stream_name}/{socket.gethostname()}/{os.getpid()}/{_salt}/{number}"
-        return HIGH + xxhash.xxh3_64_intdigest(name.encode()) % (HIGH - 1)
+        return FIRST_GENERATED_SERVER_ID + xxhash.xxh3_64_intdigest(name.encode()) % (FIRST_GENERATED_SERVER_ID - 1)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tidings.errors import LogUnavailable
 from tidings_connectors.mysql.binlog import probe
-from tidings_connectors.mysql.connection import PRIVILEGE_MISSING, Connection, ServerError, account
+from tidings_connectors.mysql.connection import PRIVILEGE_MISSING, MysqlConnection, ServerError, account
 
 SETTINGS = {
     "binlog_format": ("ROW", "rows that changed are not in the binary log"),
@@ -21,7 +21,7 @@ SETTINGS = {
 """What each variable must be, and what is wrong if it is not."""
 
 
-def check(connection: Connection, server_id: int) -> None:
+def check_server(connection: MysqlConnection, server_id: int) -> None:
     """Raise unless the server writes what is needed and lets us read it."""
     place = connection.place
     ((version, log_bin, user),) = connection.ask("SELECT VERSION(), @@GLOBAL.log_bin, CURRENT_USER()")
@@ -45,7 +45,7 @@ def check(connection: Connection, server_id: int) -> None:
     _check_privileges(connection, user, server_id)
 
 
-def _check_privileges(connection: Connection, user: str, server_id: int) -> None:
+def _check_privileges(connection: MysqlConnection, user: str, server_id: int) -> None:
     """Try what a reader does: there is no other way to know what a user may do."""
     tries: dict[str, Callable[[], object]] = {
         "BINLOG MONITOR": lambda: connection.ask("SHOW BINARY LOGS"),

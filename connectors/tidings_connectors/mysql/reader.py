@@ -22,18 +22,17 @@ from tidings_connectors.mysql.mariadb_gtid import GtidState, after_transaction, 
 from tidings_connectors.mysql.options import MysqlOptions
 from tidings_connectors.mysql.rows import Draft, Shape, changed, savepoint_of, truncated, truncated_table
 
-WAIT = 0.05  # seconds that a read waits for rows, and gathers them
-LINGER = 0.002  # seconds that a read waits for more rows when it has some
+POLL_TIMEOUT_S = 0.05  # that a read waits for rows, and gathers them
+LINGER_S = 0.002  # that a read waits for more rows when it has some
 HOLD_BYTES = 2**20  # a transaction is held back until its end has come, unless it is larger than this
-FAR = 100_000  # transactions ahead: to open the log anew is cheaper than to read up to there
-STEP_ROWS = 50_000
-CHECK = 1.0  # seconds after which an idle reader looks whether the log still reaches up to it
-WRITES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD")
+REOPEN_AHEAD_TRANSACTIONS = 100_000  # to open the log anew is cheaper than to read up to there
+IDLE_CHECK_INTERVAL_S = 1.0  # after which an idle reader looks whether the log still reaches up to it
+WRITE_STATEMENTS = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD")
 
 logger = logging.getLogger(__name__)
 
 
-class Source(Protocol):
+class BinlogSource(Protocol):
     """What a reader needs of its log."""
 
     stream_name: str
@@ -179,7 +178,7 @@ class Sequencer:
                 self.count += 1
         elif statement.text.startswith("XA ROLLBACK"):
             logger.warning("%s: what it undoes was handed out when it was prepared (%s)", statement.text, begun.gtid)
-        elif statement.text.lstrip()[:7].upper().startswith(WRITES) and self._names_watched(statement.text):
+        elif statement.text.lstrip()[:7].upper().startswith(WRITE_STATEMENTS) and self._names_watched(statement.text):
             logger.warning("transaction %s is logged as a statement: what rows it changed is not known", begun.gtid)
 
     def _names_watched(self, statement: str) -> bool:
@@ -189,7 +188,7 @@ class Sequencer:
 class MysqlReader:
     """A `Reader` with a connection of its own."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: BinlogSource) -> None:
         self._source = source
         self._feed: Feed | None = None
         self._sequencer: Sequencer | None = None
@@ -230,7 +229,7 @@ class MysqlReader:
         """What stands where these positions can be read on from."""
         start = min(after.values())
         goes_on = all(at >= self._seen.get(shard, self._start) for shard, at in after.items())
-        if self._sequencer is None or not goes_on or start.seq > self._stand.seq + FAR:
+        if self._sequencer is None or not goes_on or start.seq > self._stand.seq + REOPEN_AHEAD_TRANSACTIONS:
             self.close()
             self._source.check(after)
             self._feed, state = self._source.open_feed(start.seq)
@@ -243,12 +242,12 @@ class MysqlReader:
     def _gathered(self, sequencer: Sequencer, limit: int) -> pa.Table:
         """About so many rows, or what comes within a short time, in their order."""
         assert self._feed is not None
-        deadline = time.monotonic() + WAIT
+        deadline = time.monotonic() + POLL_TIMEOUT_S
         while sequencer.count < limit:
             if not self._items:
                 left = deadline - time.monotonic()
                 if left > 0:
-                    self._items = self._feed.take(min(left, LINGER) if sequencer.count else left)
+                    self._items = self._feed.take(min(left, LINGER_S) if sequencer.count else left)
                 if not self._items:
                     break
             sequencer.add(self._items.popleft())
@@ -266,7 +265,7 @@ class MysqlReader:
         self._seen |= ends(rows)
         chosen = rows if len(wanted) == len(rows) else rows.take(wanted)
         upto = Positions({shard: max(at, self._stand) for shard, at in after.items()})
-        if not len(chosen) and time.monotonic() > self._checked + CHECK:
+        if not len(chosen) and time.monotonic() > self._checked + IDLE_CHECK_INTERVAL_S:
             self._source.check(upto)
             self._checked = time.monotonic()
         return Read(chosen, upto)

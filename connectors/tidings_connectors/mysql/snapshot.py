@@ -1,8 +1,8 @@
 """What a MariaDB gives for a snapshot of its tables.
 
 One transaction sees one state of all of them, and the server knows after which transaction of its log that is:
-`mysql_states`. The tables are read in it one after the other, each by one query in the order of its key. Rows of a
-state after transaction n have `seq` n, and an `index` that no row of a transaction has.
+`consistent_snapshot`. The tables are read in it one after the other, each by one query in the order of its key. Rows of
+a state after transaction n have `seq` n, and an `index` that no row of a transaction has.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tidings.errors import LogUnavailable
 from tidings.positions import Bounds
 from tidings_connectors.cdc import snapshot
 from tidings_connectors.cdc.mapping import Column
-from tidings_connectors.cdc.snapshot import Piece, State
+from tidings_connectors.cdc.snapshot import ConsistentState, Piece
 from tidings_connectors.mysql.client_library import SSCursor, pymysql
-from tidings_connectors.mysql.columns import SESSION, Form, form_of
+from tidings_connectors.mysql.columns import SESSION, ColumnForm, form_of
 from tidings_connectors.mysql.connection import (
+    QUERY_TIMEOUT_S,
     TABLE_DENIED,
     TABLE_MISSING,
-    TIMEOUT,
-    Connection,
+    MysqlConnection,
     ServerError,
     account,
     quoted_name,
@@ -35,8 +35,8 @@ from tidings_connectors.mysql.mariadb_gtid import parse_state, seq_in
 from tidings_connectors.mysql.options import MysqlOptions, Place
 
 CHUNK_BYTES = 64 * 2**20
-READ_TIMEOUT = 600.0  # seconds until a table's next row
-PATIENT = (
+READ_TIMEOUT_S = 600.0  # until a table's next row
+NO_TIMEOUTS = (
     "SET SESSION wait_timeout = 31536000, net_write_timeout = 31536000, max_statement_time = 0, "
     "idle_transaction_timeout = 0, idle_readonly_transaction_timeout = 0"
 )
@@ -62,7 +62,7 @@ class MysqlTable:
     index: str
     """The index that has the key; it is read in its order, if that can be gone on in."""
     order: Sequence[str]
-    columns: dict[str, Form]
+    columns: dict[str, ColumnForm]
     versioned: bool
     place: Place
     session: Any
@@ -107,22 +107,22 @@ class MysqlTable:
 
 
 class MysqlTables:
-    """The watched tables of a server, as a `Source` of snapshots."""
+    """The watched tables of a server, as a `SnapshotSource`."""
 
     base = 2**30
 
-    def __init__(self, connection: Connection, options: MysqlOptions, held: Callable[[], Bounds]) -> None:
+    def __init__(self, connection: MysqlConnection, options: MysqlOptions, held: Callable[[], Bounds]) -> None:
         self._connection = connection
         self._place = connection.place
         self._options = options
         self.held = held
 
     @contextlib.contextmanager
-    def state(self) -> Iterator[State]:
+    def state(self) -> Iterator[ConsistentState]:
         """A transaction in which the tables look as they did after a transaction of the log."""
         self.check()
         raw = {"conv": {}, "use_unicode": False}  # values come as the bytes that they are
-        opened = self._session(PATIENT, SESSION, ISOLATION, read_timeout=READ_TIMEOUT, **raw)
+        opened = self._session(NO_TIMEOUTS, SESSION, ISOLATION, read_timeout=READ_TIMEOUT_S, **raw)
         with contextlib.closing(opened) as session:
             # The log of a replica that has just been made from a copy is empty, and the copy stands somewhere.
             ((replicated,),) = self._connection.ask("SELECT @@GLOBAL.gtid_slave_pos")
@@ -133,7 +133,7 @@ class MysqlTables:
             domain = self._options.domain
             seq = seq_in(state, domain) or seq_in(parse_state(replicated), domain)
             tables = [self._table(*table, session) for table in self._there()]
-            yield State(seq, datetime.fromisoformat(time.decode()).replace(tzinfo=UTC), tables)
+            yield ConsistentState(seq, datetime.fromisoformat(time.decode()).replace(tzinfo=UTC), tables)
 
     def check(self) -> None:
         """Raise unless all tables that are there can be read, and in one state."""
@@ -196,7 +196,7 @@ class MysqlTables:
     def _session(self, *commands: str, **options: Any) -> Any:
         with translating_errors(self._place), contextlib.ExitStack() as failed:
             session = pymysql.connect(
-                **self._place.settings(), connect_timeout=10, write_timeout=TIMEOUT, autocommit=True, **options
+                **self._place.settings(), connect_timeout=10, write_timeout=QUERY_TIMEOUT_S, autocommit=True, **options
             )
             failed.callback(session.close)
             with session.cursor() as cursor:
@@ -225,7 +225,7 @@ def _cut(cursor: Any) -> Iterator[list[tuple[bytes | None, ...]]]:
     for row in iter(cursor.fetchone, None):
         rows.append(row)
         size += sum(len(value) for value in row if value is not None)
-        if len(rows) >= snapshot.CHUNK or size >= CHUNK_BYTES:
+        if len(rows) >= snapshot.CHUNK_ROWS or size >= CHUNK_BYTES:
             yield rows
             rows, size = [], 0
     if rows:

@@ -31,11 +31,11 @@ class Texts(NamedTuple):
         return Texts(self.kinds[rows], self.starts[rows], self.ends[rows])
 
     def replaced(self, where: Mask, others: Texts) -> Texts:
-        """With other values in some places, but for those that are not said there and are here."""
-        said = (others.kinds != UNCHANGED) | (self.kinds[where] == NULL)
-        at = np.flatnonzero(where)[said]
+        """With other values in some places, but for those that were not sent there and were here."""
+        sent = (others.kinds != UNCHANGED) | (self.kinds[where] == NULL)
+        at = np.flatnonzero(where)[sent]
         kinds, starts, ends = self.kinds.copy(), self.starts.copy(), self.ends.copy()
-        kinds[at], starts[at], ends[at] = others.kinds[said], others.starts[said], others.ends[said]
+        kinds[at], starts[at], ends[at] = others.kinds[sent], others.starts[sent], others.ends[sent]
         return Texts(kinds, starts, ends)
 
     def array(self, data: Bytes) -> pa.StringArray:

@@ -23,7 +23,7 @@ except ImportError as error:
 
 # The texts of values must not depend on how a server, a database or a role is set up.
 SETTINGS = "-c datestyle=ISO -c timezone=UTC -c extra_float_digits=1 -c bytea_output=hex"
-CONNECT_TIMEOUT = 10  # seconds, if the address does not say
+CONNECT_TIMEOUT_S = 10  # if the address does not say
 
 UNDEFINED_OBJECT = "42704"
 DUPLICATE_OBJECT = "42710"
@@ -37,7 +37,7 @@ Error = psycopg2.Error
 Broken = (psycopg2.OperationalError, psycopg2.InterfaceError)
 
 
-class Server:
+class PostgresServer:
     """A database of a server, as an address names it. Picklable: it holds the address, and no connection."""
 
     def __init__(self, address: str) -> None:
@@ -73,7 +73,7 @@ class Server:
         given = self._parameters
         settings = {
             "options": f"{given.get('options', '')} {SETTINGS}".strip(),
-            "connect_timeout": given.get("connect_timeout", CONNECT_TIMEOUT),
+            "connect_timeout": given.get("connect_timeout", CONNECT_TIMEOUT_S),
             "client_encoding": "UTF8",
             "application_name": given.get("application_name", "tidings"),
         }
@@ -103,26 +103,26 @@ class Server:
         with contextlib.suppress(OSError):
             if host.startswith("/"):
                 with socket.socket(socket.AF_UNIX) as probe:
-                    probe.settimeout(CONNECT_TIMEOUT)
+                    probe.settimeout(CONNECT_TIMEOUT_S)
                     probe.connect(str(Path(host, f".s.PGSQL.{port}")))
                 return True
-            with socket.create_connection((host, int(port)), CONNECT_TIMEOUT):
+            with socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S):
                 return True
         return False
 
 
-class Asking:
+class PostgresConnection:
     """One ordinary connection for the questions of many threads; made anew when it breaks."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: PostgresServer) -> None:
         self._server = server
         self._lock = threading.Lock()
-        self._connection: Any = None
+        self._open: Any = None
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """What a statement returns. A connection that broke since the last one is made anew."""
         with self._lock:
-            fresh = self._connection is None
+            fresh = self._open is None
             try:
                 return self._rows(statement, values)
             except Broken as error:
@@ -145,17 +145,17 @@ class Asking:
             self._drop()
 
     def _rows(self, statement: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        if self._connection is None:
-            self._connection = self._server.connect()
-        with self._connection.cursor() as cursor:
+        if self._open is None:
+            self._open = self._server.connect()
+        with self._open.cursor() as cursor:
             cursor.execute(statement, values)
             found: list[tuple[Any, ...]] = cursor.fetchall()
             return found
 
     def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
+        if self._open is not None:
+            self._open.close()
+        self._open = None
 
 
 def raw_texts(connection: Any, oids: Collection[int]) -> None:
@@ -163,7 +163,7 @@ def raw_texts(connection: Any, oids: Collection[int]) -> None:
     register_type(new_type(tuple(oids), "TEXT", lambda text, cursor: text), connection)
 
 
-def unavailable(server: Server, error: Exception) -> LogUnavailable:
+def unavailable(server: PostgresServer, error: Exception) -> LogUnavailable:
     """An error of the server that has no cure of its own, in one sentence."""
     state = getattr(error, "pgcode", None)
     primary = getattr(getattr(error, "diag", None), "message_primary", None) or str(error) or type(error).__name__
@@ -172,7 +172,7 @@ def unavailable(server: Server, error: Exception) -> LogUnavailable:
 
 
 @contextlib.contextmanager
-def translating_errors(server: Server) -> Iterator[None]:
+def translating_errors(server: PostgresServer) -> Iterator[None]:
     """Errors of the server become ours."""
     try:
         yield

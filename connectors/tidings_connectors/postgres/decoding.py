@@ -20,7 +20,7 @@ from tidings_connectors.cdc.mapping import DELETE, INSERT, TRUNCATE, UPDATE, Cha
 from tidings_connectors.postgres.columns import NULL, UNCHANGED, Bytes, Ints, Mask, Texts, cut_columns, int32, int64
 from tidings_connectors.postgres.relations import KeyOf, Relation, as_json, parse_relation
 
-EPOCH = 946_684_800_000_000  # microseconds from 1970 to 2000, where PostgreSQL's times begin
+EPOCH_MICROS = 946_684_800_000_000  # from 1970 to 2000, where PostgreSQL's times begin
 BEGIN, COMMIT, RELATION, TRUNCATED = map(ord, "BCRT")
 INSERTED, UPDATED, DELETED = map(ord, "IUD")
 NEW, KEY = map(ord, "NK")
@@ -73,7 +73,7 @@ class Decoder:
 
         begins = np.flatnonzero(tags == BEGIN)
         seqs = np.concatenate([[self.seq], int64(data, starts[begins] + 1)])
-        times = np.concatenate([[self._time], int64(data, starts[begins] + 9) + EPOCH])
+        times = np.concatenate([[self._time], int64(data, starts[begins] + 9) + EPOCH_MICROS])
         of_row = np.cumsum(tags == BEGIN)[row_at]  # the transaction of each row; 0 is the one that was open before
         first = places[np.searchsorted(of_row, of_row)]
         indexes = places - first + np.where(of_row == 0, self.rows, 0)
@@ -209,8 +209,8 @@ class _Rows:
         for field, before, after in zip(self._relation.fields, old, new, strict=True):
             if field.name in self._relation.key:
                 same = pc.equal(before.array(self._data), after.array(self._data))
-                said = (after.kinds != UNCHANGED) & (before.kinds != NULL)
-                changed |= said & ~pc.fill_null(same, False).to_numpy(zero_copy_only=False)
+                both_sent = (after.kinds != UNCHANGED) & (before.kinds != NULL)
+                changed |= both_sent & ~pc.fill_null(same, False).to_numpy(zero_copy_only=False)
         return changed
 
     def make(self, seqs: Ints, indexes: npt.NDArray[np.int32], times: pa.TimestampArray) -> Changes:

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 
 from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
-from tidings_connectors.cdc.base import Tailing
-from tidings_connectors.postgres.connections import Asking, Server
+from tidings_connectors.cdc.base import TailedLogBase
+from tidings_connectors.postgres.connections import PostgresConnection, PostgresServer
+from tidings_connectors.postgres.heartbeat import Heartbeat
 from tidings_connectors.postgres.options import PostgresOptions, options_of
 from tidings_connectors.postgres.preflight import check_server
-from tidings_connectors.postgres.reader import Heartbeat, PostgresReader
-from tidings_connectors.postgres.slots import FRESH, Slot, State
+from tidings_connectors.postgres.reader import PostgresReader
+from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot, SlotState
 from tidings_connectors.postgres.snapshot import PostgresTables
 
 if TYPE_CHECKING:
@@ -34,24 +35,24 @@ if TYPE_CHECKING:
 ROW_BYTES = 200  # of WAL, as a guess
 
 
-class PostgresLog(Tailing):
+class PostgresLog(TailedLogBase):
     """A `TailedLog` over a replication slot. Made by `create` and `open`."""
 
-    def __init__(self, server: Server, stream: StreamDefinition, options: PostgresOptions) -> None:
+    def __init__(self, server: PostgresServer, stream: StreamDefinition, options: PostgresOptions) -> None:
         super().__init__(stream, options)
         self._server = server
         self._options: PostgresOptions = options
-        self._asking = Asking(server)
-        self._slot = Slot(server, self._asking, stream.name, options.slot)
-        self._heartbeat = Heartbeat(server, self._asking, self._slot, options.heartbeat)
-        self._snapshot_of(PostgresTables(server, self._slot, options.publication), options.slot)
+        self._connection = PostgresConnection(server)
+        self._slot = Slot(server, self._connection, stream.name, options.slot)
+        self._heartbeat = Heartbeat(server, self._connection, self._slot, options.heartbeat)
+        self._use_snapshots(PostgresTables(server, self._slot, options.publication), options.slot)
         self._bounds: dict[int, Bounds] = {}
         self._lock = threading.Lock()
         self._readers: set[PostgresReader] = set()
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> PostgresLog:
-        log = cls._of(location, stream)
+        log = cls._unopened(location, stream)
         with log._closed_on_error():
             there = log._slot.there()
             log._check(slots=1 if there else 2)
@@ -63,25 +64,25 @@ class PostgresLog(Tailing):
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> PostgresLog:
-        log = cls._of(location, stream)
+        log = cls._unopened(location, stream)
         with log._closed_on_error():
             log._check(slots=1)
             if log._snapshot is not None and log._options.on_data_loss == "snapshot" and not log._slot.there():
                 log._snapshot.begin(again=True)
             log._slot.state()
-            log._resume()
+            log._resume_snapshot()
             return log
 
     @classmethod
-    def _of(cls, location: str, stream: StreamDefinition) -> PostgresLog:
-        return cls(Server(location), stream, options_of(stream))
+    def _unopened(cls, location: str, stream: StreamDefinition) -> PostgresLog:
+        return cls(PostgresServer(location), stream, options_of(stream))
 
     def _abandon(self) -> None:
         self._slot.drop()
         super()._abandon()
 
     def bounds(self) -> dict[int, Bounds]:
-        state = self._state(FRESH)
+        state = self._state(STATE_MAX_AGE_S)
         now = Bounds(state.floor, state.head)
         with self._lock:
             if self._bounds.get(0) != now:
@@ -91,11 +92,17 @@ class PostgresLog(Tailing):
     def reader(self) -> Reader:
         """A reader, for one who reads on and on; it holds a connection and a temporary replication slot."""
         plain = PostgresReader(
-            self._server, self._asking, self._slot, self._options, self._stream.shards, self._heartbeat, self._forget
+            self._server,
+            self._connection,
+            self._slot,
+            self._options,
+            self._stream.shards,
+            self._heartbeat,
+            self._forget,
         )
         with self._lock:
             self._readers.add(plain)
-        return self._merged(plain)
+        return self._reader_with_snapshot(plain)
 
     def check(self, after: Positions) -> None:
         self._slot.check(self._state(), after)
@@ -117,10 +124,10 @@ class PostgresLog(Tailing):
             reader.close()
         super().close()
         self._slot.close()
-        self._asking.close()
+        self._connection.close()
 
     def _check(self, *, slots: int) -> None:
-        check_server(self._server, self._asking, self._slot, self._options.publication, slots=slots)
+        check_server(self._server, self._connection, self._slot, self._options.publication, slots=slots)
 
     @contextlib.contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -129,12 +136,12 @@ class PostgresLog(Tailing):
             yield
             failed.pop_all()
 
-    def _state(self, age: float = 0.0) -> State:
+    def _state(self, age: float = 0.0) -> SlotState:
         """What is held: by the slot, and before it the snapshot, if it joins on."""
         state = self._slot.state(age)
         if state.lost:
             return state
-        return state._replace(floor=self._joined(Bounds(state.floor, state.head)).floor)
+        return state._replace(floor=self._bounds_with_snapshot(Bounds(state.floor, state.head)).floor)
 
     def _forget(self, reader: PostgresReader) -> None:
         with self._lock:

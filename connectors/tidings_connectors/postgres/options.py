@@ -14,13 +14,13 @@ from tidings_connectors.cdc.snapshot import SnapshotOptions
 if TYPE_CHECKING:
     from tidings.stream_definition import StreamDefinition
 
-MAX_NAME = 63  # bytes of a name in PostgreSQL
+MAX_NAME_BYTES = 63  # in PostgreSQL
 
 
 class PostgresOptions(SnapshotOptions):
     """The options of a stream that tails a PostgreSQL database: those of every datastore, and these."""
 
-    publication: str = Field(min_length=1, max_length=MAX_NAME)
+    publication: str = Field(min_length=1, max_length=MAX_NAME_BYTES)
     """Which tables and which operations: what `CREATE PUBLICATION` made."""
     slot: str = Field("", pattern="^[a-z0-9_]{0,63}$")
     """The replication slot that keeps the log for us; without a name it is called after the stream."""
@@ -43,6 +43,6 @@ def slot_name(stream: str) -> str:
     'tidings_shop_eu_2bb4c0'
     """
     plain = re.sub(r"[^a-z0-9_]", "_", stream.lower())
-    if plain == stream and len(plain) <= MAX_NAME - 8:
+    if plain == stream and len(plain) <= MAX_NAME_BYTES - 8:
         return f"tidings_{plain}"
-    return f"tidings_{plain[: MAX_NAME - 15]}_{xxhash.xxh3_64_hexdigest(stream.encode())[:6]}"
+    return f"tidings_{plain[: MAX_NAME_BYTES - 15]}_{xxhash.xxh3_64_hexdigest(stream.encode())[:6]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidings.errors import LogUnavailable
-from tidings_connectors.postgres.connections import Asking, Server, quoted_name, translating_errors
+from tidings_connectors.postgres.connections import PostgresConnection, PostgresServer, quoted_name, translating_errors
 from tidings_connectors.postgres.slots import Slot
 
 OLDEST = 12
@@ -19,10 +19,12 @@ SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
 """
 
 
-def check_server(server: Server, asking: Asking, slot: Slot, publication: str, *, slots: int) -> None:
+def check_server(
+    server: PostgresServer, connection: PostgresConnection, slot: Slot, publication: str, *, slots: int
+) -> None:
     """Raise unless the server can be tailed, with so many more replication slots."""
     with translating_errors(server):
-        facts = asking.row(FACTS, (publication,))
+        facts = connection.row(FACTS, (publication,))
     version, wal_level, encoding, database, role, may_replicate, published, free, most_senders, free_senders = facts
     if version < OLDEST * 10_000:
         raise LogUnavailable(

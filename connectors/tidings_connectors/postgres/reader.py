@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import select
-import threading
 import time
 import uuid
 from collections.abc import Callable
@@ -21,28 +19,27 @@ from tidings.updates import SCHEMA
 from tidings_connectors.cdc.mapping import updates_of
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.postgres.connections import (
-    INSUFFICIENT_PRIVILEGE,
     LIMIT_EXCEEDED,
-    READ_ONLY,
     UNDEFINED_OBJECT,
-    Asking,
     Broken,
     Error,
-    Server,
+    PostgresConnection,
+    PostgresServer,
     quoted_name,
     quoted_text,
     translating_errors,
     unavailable,
 )
 from tidings_connectors.postgres.decoding import ROW_TAGS, Batch, Decoder
+from tidings_connectors.postgres.heartbeat import Heartbeat
 from tidings_connectors.postgres.options import PostgresOptions
-from tidings_connectors.postgres.slots import FRESH, Slot, lsn_text
+from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot, lsn_text
 
-WAIT = 0.05  # seconds that a read waits for something to come
-LINGER = 0.001  # and for more, when something came
-LONGEST = 0.1  # and for more and more
+POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
+LINGER_S = 0.001  # and for more, when something came
+MAX_LINGER_S = 0.1  # in all
 BATCH_BYTES = 32 * 2**20
-STATUS_SECONDS = 5
+STATUS_INTERVAL_S = 5
 
 KEY = """
 SELECT attribute.attname FROM pg_index index
@@ -51,53 +48,14 @@ JOIN pg_attribute attribute ON attribute.attrelid = index.indrelid
 WHERE index.indrelid = %s AND index.indisprimary
 """
 
-logger = logging.getLogger(__name__)
-
-
-class Heartbeat:
-    """Writes a sign of life to the WAL when no row came for a while, for all readers of a log together.
-
-    So the place up to which all is read moves on in an idle database too, past the WAL of others.
-    """
-
-    def __init__(self, server: Server, asking: Asking, slot: Slot, seconds: float) -> None:
-        self._server = server
-        self._asking = asking
-        self._slot = slot
-        self._seconds = seconds
-        self._lock = threading.Lock()
-        self._last = time.monotonic()
-
-    def row_came(self) -> None:
-        """Not idle."""
-        self._last = time.monotonic()
-
-    def idle(self) -> None:
-        """No row came. Writes, if it is time."""
-        if not self._seconds or time.monotonic() - self._last < self._seconds:
-            return
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._last = time.monotonic()
-            if not self._slot.state(FRESH).recovering:
-                self._asking.rows("SELECT pg_logical_emit_message(false, 'tidings', '')")
-        except Error as error:
-            if error.pgcode not in (INSUFFICIENT_PRIVILEGE, READ_ONLY):
-                raise unavailable(self._server, error) from error
-            self._seconds = 0
-            logger.warning("no signs of life in an idle database: %s", unavailable(self._server, error))
-        finally:
-            self._lock.release()
-
 
 class PostgresReader:
     """A `Reader` with a replication connection, and a copy of the slot that goes with it."""
 
     def __init__(
         self,
-        server: Server,
-        asking: Asking,
+        server: PostgresServer,
+        connection: PostgresConnection,
         slot: Slot,
         options: PostgresOptions,
         shards: int,
@@ -105,14 +63,14 @@ class PostgresReader:
         on_close: Callable[[PostgresReader], None] | None = None,
     ) -> None:
         self._server = server
-        self._asking = asking
+        self._connection = connection
         self._slot = slot
         self._options = options
         self._shards = shards
         self._heartbeat = heartbeat
         self._on_close = on_close
         self._closed = False
-        self._connection: Any = None
+        self._replication: Any = None
         self._cursor: Any = None
         self._polling = select.poll()
         self._decoder = Decoder(self._key_of)
@@ -164,10 +122,10 @@ class PostgresReader:
 
     def _goes_on(self, after: Positions) -> bool:
         """Whether the connection stands where nothing is behind it that is asked for."""
-        if self._connection is None or any(at < self._seen.get(shard, self._start) for shard, at in after.items()):
+        if self._replication is None or any(at < self._seen.get(shard, self._start) for shard, at in after.items()):
             return False
         furthest = max(after.values())
-        if furthest > self.stand and furthest > self._slot.state(FRESH).head:
+        if furthest > self.stand and furthest > self._slot.state(STATE_MAX_AGE_S).head:
             self._slot.check(self._slot.state(), after)
         return True
 
@@ -180,9 +138,9 @@ class PostgresReader:
         start = min(after.values())
         name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
         with contextlib.ExitStack() as failed:
-            self._connection = self._server.replicate()
+            self._replication = self._server.replicate()
             failed.callback(self._drop)
-            self._cursor = self._connection.cursor()
+            self._cursor = self._replication.cursor()
             try:
                 self._cursor.execute("SELECT pg_copy_logical_replication_slot(%s, %s, true)", (self._slot.name, name))
                 self._cursor.execute(
@@ -203,11 +161,11 @@ class PostgresReader:
                     f"START_REPLICATION SLOT {quoted_name(name)} LOGICAL {lsn_text(start.seq)} "
                     f"(proto_version '1', publication_names {publication})",
                     decode=False,
-                    status_interval=STATUS_SECONDS,
+                    status_interval=STATUS_INTERVAL_S,
                 )
             failed.pop_all()
         self._polling = select.poll()  # select() takes no more than the first 1,024 files of a process
-        self._polling.register(self._connection, select.POLLIN)
+        self._polling.register(self._replication, select.POLLIN)
         self._decoder = Decoder(self._key_of)
         self._start, self._read_upto, self._seen = start, start.seq, {}
 
@@ -255,18 +213,18 @@ class PostgresReader:
                 continue
             if messages:
                 now = time.monotonic()
-                deadline = deadline or now + LONGEST
-                if now > deadline or not self._readable(LINGER):
+                deadline = deadline or now + MAX_LINGER_S
+                if now > deadline or not self._readable(LINGER_S):
                     return messages, False
-            elif waited or not self._readable(WAIT):
+            elif waited or not self._readable(POLL_TIMEOUT_S):
                 return messages, False
             else:
                 waited = True
 
     def _check_published(self) -> None:
         """From version 18 on the server goes on without a publication that is not there, and only sends a warning."""
-        self._connection.poll()  # which fetches warnings
-        if any(self._options.publication in warning for warning in self._connection.notices):
+        self._replication.poll()  # which fetches warnings
+        if any(self._options.publication in warning for warning in self._replication.notices):
             raise self._unpublished()
 
     def _readable(self, seconds: float) -> bool:
@@ -286,7 +244,7 @@ class PostgresReader:
 
     def _key_of(self, oid: int) -> list[str]:
         with translating_errors(self._server):
-            return [name for (name,) in self._asking.rows(KEY, (oid,))]
+            return [name for (name,) in self._connection.rows(KEY, (oid,))]
 
     def _reason(self, error: Exception) -> LogUnavailable:
         """The server's error in a sentence of ours."""
@@ -302,7 +260,7 @@ class PostgresReader:
         )
 
     def _drop(self) -> None:
-        connection, self._connection, self._cursor = self._connection, None, None
+        connection, self._replication, self._cursor = self._replication, None, None
         if connection is not None:
             with contextlib.suppress(Error):
                 connection.close()

@@ -28,7 +28,7 @@ KINDS: dict[int, Kind] = {
 ODD_NUMBERS = pa.array(["NaN", "Infinity", "-Infinity"])  # no JSON
 
 
-class Field(NamedTuple):
+class RelationField(NamedTuple):
     """A column as the server describes it; `identity` if old rows come with it."""
 
     name: str
@@ -43,7 +43,7 @@ class Relation:
     oid: int
     schema: str
     table: str
-    fields: tuple[Field, ...]
+    fields: tuple[RelationField, ...]
     key: tuple[str, ...]
 
 
@@ -62,7 +62,7 @@ def parse_relation(message: bytes, key_of: KeyOf) -> Relation:
     for _ in range(count):
         name, end = _text(message, at + 1)
         (kind,) = struct.unpack_from("!I", message, end)
-        fields.append(Field(name, KINDS.get(kind, "text"), bool(message[at] & 1)))
+        fields.append(RelationField(name, KINDS.get(kind, "text"), bool(message[at] & 1)))
         at = end + 8
     if identity in (b"f", b"n"):  # all columns are marked, or none: neither says what the key is
         named = set(key_of(oid))

@@ -17,15 +17,15 @@ from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
     NOT_READY,
     OBJECT_IN_USE,
-    Asking,
     Error,
-    Server,
+    PostgresConnection,
+    PostgresServer,
     quoted_text,
     translating_errors,
     unavailable,
 )
 
-FRESH = 0.2  # seconds for which an answer is good enough for those who ask again and again
+STATE_MAX_AGE_S = 0.2  # which is good enough for those who ask again and again
 
 # Columns that only later versions have are looked up in the row as JSON.
 STATE = """
@@ -40,7 +40,7 @@ FROM (VALUES (1)) one LEFT JOIN pg_replication_slots slot ON slot.slot_name = %s
 """
 
 
-class State(NamedTuple):
+class SlotState(NamedTuple):
     """What the server says of the slot, now."""
 
     floor: Position
@@ -53,14 +53,14 @@ class State(NamedTuple):
 class Slot:
     """The slot of one stream. Its methods may be called from any thread."""
 
-    def __init__(self, server: Server, asking: Asking, stream: str, name: str) -> None:
+    def __init__(self, server: PostgresServer, connection: PostgresConnection, stream: str, name: str) -> None:
         self.name = name
         self._server = server
-        self._asking = asking
-        self._moving = Asking(server)  # of its own, since it may take long and nobody else is to wait for it
+        self._connection = connection
+        self._moving = PostgresConnection(server)  # what may take long makes nobody else wait
         self._stream = stream
         self._lock = threading.Lock()
-        self._state: tuple[float, State] | None = None
+        self._state: tuple[float, SlotState] | None = None
         self._lost_at: Position | None = None
 
     @property
@@ -72,7 +72,7 @@ class Slot:
         """Whether there is a slot of that name; `LogMismatch` if it is for something else."""
         return self.found() is not None
 
-    def state(self, age: float = 0.0) -> State:
+    def state(self, age: float = 0.0) -> SlotState:
         """What the slot holds, or held so many seconds ago."""
         with self._lock:
             if self._state is not None and time.monotonic() - self._state[0] < age:
@@ -141,7 +141,7 @@ class Slot:
         """Let go of the connection."""
         self._moving.close()
 
-    def check(self, state: State, after: Positions) -> None:
+    def check(self, state: SlotState, after: Positions) -> None:
         """Raise unless a reader that stands at these positions can be served."""
         gone, ahead = missing(Bounds(state.floor, state.head), after)
         if gone:
@@ -178,7 +178,7 @@ class Slot:
 
     def too_few(self) -> LogUnavailable:
         """What to say when the server has no room for another slot."""
-        most = int(self._asking.row("SELECT current_setting('max_replication_slots')")[0])
+        most = int(self._connection.row("SELECT current_setting('max_replication_slots')")[0])
         return LogUnavailable(
             f"all of the {most} replication slots of PostgreSQL at {self._server} are in use, and each reader of a "
             f"stream needs one: ALTER SYSTEM SET max_replication_slots = {most + 10}; and restart the server"
@@ -191,10 +191,10 @@ class Slot:
             f"{self.making}"
         )
 
-    def found(self) -> State | None:
+    def found(self) -> SlotState | None:
         """What the server says of it; None if there is no such slot."""
         with translating_errors(self._server):
-            row: tuple[Any, ...] = self._asking.row(STATE, (self.name,))
+            row: tuple[Any, ...] = self._connection.row(STATE, (self.name,))
         head, recovering, here, plugin, database, floor, lost = row
         if plugin is None and database is None and floor is None:
             return None
@@ -205,7 +205,7 @@ class Slot:
                 f"'pgoutput': give stream {self._stream!r} another by its option 'slot'"
             )
         low = Position(floor or 0, -1)
-        return State(low, max(low, Position(head or 0, -1)), recovering, lost)
+        return SlotState(low, max(low, Position(head or 0, -1)), recovering, lost)
 
 
 def lsn_text(lsn: int) -> str:

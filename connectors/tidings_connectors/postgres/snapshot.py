@@ -21,11 +21,11 @@ from tidings.errors import LogUnavailable
 from tidings.positions import Bounds
 from tidings_connectors.cdc import snapshot
 from tidings_connectors.cdc.mapping import Column
-from tidings_connectors.cdc.snapshot import Piece, State
+from tidings_connectors.cdc.snapshot import ConsistentState, Piece
 from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
     Error,
-    Server,
+    PostgresServer,
     quoted_name,
     quoted_text,
     raw_texts,
@@ -109,20 +109,20 @@ class PostgresTable:
         if not self._sorted_by:
             with self.state.cursor(name="tidings") as cursor:
                 cursor.execute(select)
-                while rows := cursor.fetchmany(snapshot.CHUNK):
+                while rows := cursor.fetchmany(snapshot.CHUNK_ROWS):
                     yield self._piece(rows)
             return
         while True:
             with self.state.cursor() as cursor:
                 order = ", ".join(map(quoted_name, self.order))
                 further = f" AND ({order}) > ({self._typed(cursor, last)})" if last is not None else ""
-                cursor.execute(f"{select}{further} ORDER BY {order} LIMIT {snapshot.CHUNK}")
+                cursor.execute(f"{select}{further} ORDER BY {order} LIMIT {snapshot.CHUNK_ROWS}")
                 rows = cursor.fetchall()
             if rows:
                 piece = self._piece(rows)
                 last = piece.last
                 yield piece
-            if len(rows) < snapshot.CHUNK:
+            if len(rows) < snapshot.CHUNK_ROWS:
                 return
 
     def _typed(self, cursor: Any, last: list[str]) -> str:
@@ -140,11 +140,11 @@ class PostgresTable:
 
 
 class PostgresTables:
-    """The published tables of a database, as a `Source` of snapshots."""
+    """The published tables of a database, as a `SnapshotSource`."""
 
     base = 0
 
-    def __init__(self, server: Server, slot: Slot, publication: str) -> None:
+    def __init__(self, server: PostgresServer, slot: Slot, publication: str) -> None:
         self._server = server
         self._slot = slot
         self._publication = publication
@@ -154,7 +154,7 @@ class PostgresTables:
         return None if state is None or state.lost else Bounds(state.floor, state.head)
 
     @contextlib.contextmanager
-    def state(self) -> Iterator[State]:
+    def state(self) -> Iterator[ConsistentState]:
         """A transaction in which the tables look as they did at a place in the WAL."""
         with translating_errors(self._server), contextlib.ExitStack() as stack:
             state = stack.enter_context(contextlib.closing(self._server.connect()))
@@ -181,7 +181,7 @@ class PostgresTables:
                 self._slot.replace(name)
             exporting.close()  # the transaction has the state, and that slot need not hold WAL any longer
             high, low = place.split("/")
-            yield State((int(high, 16) << 32) + int(low, 16) - 1, time, tables)
+            yield ConsistentState((int(high, 16) << 32) + int(low, 16) - 1, time, tables)
 
     def _tables(self, state: Any) -> list[PostgresTable]:
         """The published tables; they may all be read."""

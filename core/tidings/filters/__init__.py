@@ -48,7 +48,7 @@ from tidings.filters.conditions import (
     Terms,
     basic_of,
 )
-from tidings.filters.text import MAX_LENGTH, Clause, Group, error_at, read
+from tidings.filters.text import MAX_CHARACTERS, Clause, Group, error_at, read
 from tidings.filters.values import COLUMNS, normal_bound, normal_key, normal_value
 from tidings.filters.warnings import warnings_of
 
@@ -117,8 +117,8 @@ class Filter:
         _check_size(terms)
         object.__setattr__(self, "any_of", terms)
         length = len(str(self))
-        if length > MAX_LENGTH:
-            raise InvalidFilter(f"the filter's text has {length:,} characters; the limit is {MAX_LENGTH:,}")
+        if length > MAX_CHARACTERS:
+            raise InvalidFilter(f"the filter's text has {length:,} characters; the limit is {MAX_CHARACTERS:,}")
 
     def __str__(self) -> str:
         if self.any_of in ((), ((),)):

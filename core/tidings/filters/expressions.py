@@ -20,7 +20,7 @@ MAX_REPEAT = 256
 """The highest count in a regular expression: `{256}`."""
 
 
-class Refused(Exception):
+class PatternRefused(Exception):
     """Why an expression is not let through."""
 
 
@@ -123,15 +123,15 @@ def _size(node: Node) -> int:
 
 
 def read(text: str) -> Node:
-    """The tree of an expression, or `Refused`.
+    """The tree of an expression, or `PatternRefused`.
 
     >>> read("a?")
     Upto(copies=(Chars(ranges=((97, 97),)),))
     """
-    return _Reader(text).whole()
+    return _PatternReader(text).whole()
 
 
-class _Reader:
+class _PatternReader:
     """Reads an expression, and writes out its repetitions: what is left are `*` and copies."""
 
     def __init__(self, text: str) -> None:
@@ -143,7 +143,7 @@ class _Reader:
         if self.at < len(self.text):
             self.fail(r"')' without '('; write \) for the character")
         if _size(tree) > MAX_PATTERN_SIZE:
-            raise Refused(self.too_large)
+            raise PatternRefused(self.too_large)
         return tree
 
     too_large = f"it is too large: more than {MAX_PATTERN_SIZE} characters and classes, repetitions written out"
@@ -181,7 +181,7 @@ class _Reader:
         if nullable(body):
             self.fail("what is repeated can be empty", start)
         if _size(body) * max(low, high or 0, 1) > MAX_PATTERN_SIZE:
-            raise Refused(self.too_large)
+            raise PatternRefused(self.too_large)
         more: list[Node] = [Star(body)] if high is None else [Upto((body,) * (high - low))] if high > low else []
         return sequence_of([body] * low + more)
 
@@ -277,4 +277,4 @@ class _Reader:
         return found
 
     def fail(self, problem: str, at: int | None = None) -> NoReturn:
-        raise Refused(f"at character {(self.at if at is None else at) + 1}: {problem}")
+        raise PatternRefused(f"at character {(self.at if at is None else at) + 1}: {problem}")

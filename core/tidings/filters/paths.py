@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 
-from tidings.filters.expressions import Chars, Choice, Node, Ranges, Refused, Sequence, Star, Upto
+from tidings.filters.expressions import Chars, Choice, Node, PatternRefused, Ranges, Sequence, Star, Upto
 
 MAX_PATHS = 32
 """How many ways to match a text may be open at any of its characters."""
 
-MAX_ANALYSIS = 200_000
+MAX_ANALYSIS_STEPS = 200_000
 """How many steps are spent on finding that out."""
 
 TOO_MANY_WAYS = (
@@ -64,14 +64,14 @@ class Paths:
             for state, paths in todo.pop():
                 for after in self.follow[state]:
                     steps += len(self._symbols[after])
-                    if steps > MAX_ANALYSIS:
-                        raise Refused("it is too intricate to be sure that it is fast")
+                    if steps > MAX_ANALYSIS_STEPS:
+                        raise PatternRefused("it is too intricate to be sure that it is fast")
                     for symbol in self._symbols[after]:
                         vector = reached.setdefault(symbol, {})
                         vector[after] = vector.get(after, 0) + paths
             for vector in reached.values():
                 if sum(vector.values()) > MAX_PATHS:
-                    raise Refused(TOO_MANY_WAYS)
+                    raise PatternRefused(TOO_MANY_WAYS)
                 key = tuple(sorted(vector.items()))
                 if key not in seen:
                     seen.add(key)

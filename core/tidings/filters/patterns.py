@@ -19,7 +19,7 @@ from tidings.filters.expressions import (
     Chars,
     Choice,
     Node,
-    Refused,
+    PatternRefused,
     Sequence,
     Star,
     Upto,
@@ -29,7 +29,7 @@ from tidings.filters.expressions import (
 )
 from tidings.filters.paths import MAX_PATHS, TOO_MANY_WAYS, Paths
 
-MAX_PATTERN_LENGTH = 1_024
+MAX_PATTERN_CHARACTERS = 1_024
 """The longest regular expression, in characters."""
 
 _GAP = Star(ANY)
@@ -53,13 +53,15 @@ def pattern(text: str) -> Pattern:
     Traceback (most recent call last):
     tidings.errors.InvalidFilter: regular expression 'a*a*b': a text could match in too many ways: ...
     """
-    if len(text) > MAX_PATTERN_LENGTH:
-        raise InvalidFilter(f"the regular expression has {len(text):,} characters; the limit is {MAX_PATTERN_LENGTH:,}")
+    if len(text) > MAX_PATTERN_CHARACTERS:
+        raise InvalidFilter(
+            f"the regular expression has {len(text):,} characters; the limit is {MAX_PATTERN_CHARACTERS:,}"
+        )
     try:
         tree = read(text)
         branches = tree.branches if isinstance(tree, Choice) else (tree,)
         java = [spelling for branch in branches for spelling in _java(branch)]
-    except Refused as refused:
+    except PatternRefused as refused:
         raise InvalidFilter(f"regular expression {text!r}: {refused}") from None
     re2 = _spelled(tree, star="*")
     # \A comes first, outside of any group: so Java knows that there is nothing to search for further on.
@@ -111,7 +113,7 @@ def _java(branch: Node) -> list[str]:
     """The branch in Java's spelling, anchored at its end; or several, of which one must match."""
     if _loops(branch):
         if not Paths(branch).deterministic():
-            raise Refused(
+            raise PatternRefused(
                 "a group may be repeated without end only if the next character alone decides what to do, as in "
                 "`(?:/[a-z]+)*`"
             )
@@ -135,7 +137,7 @@ def _java(branch: Node) -> list[str]:
         last = number == len(middle) and not tail
         ways = [sequence_of(piece)] if last else _of_one_length(sequence_of(piece))
         if len(spellings) * len(ways) > MAX_PATHS:
-            raise Refused(TOO_MANY_WAYS)
+            raise PatternRefused(TOO_MANY_WAYS)
         spellings = [f"{before}(?>{gap}?{_group(way, '*')})" for before in spellings for way in ways]
     # After a last gap anything may follow, even nothing: there is no need to look.
     end = rf"{gap}{_spelled(Sequence(tuple(tail)), star='*')}\z" if tail else ""
@@ -182,5 +184,5 @@ def _of_one_length(node: Node) -> list[Node]:
             for item in items:
                 ways = [sequence_of([before, way]) for before in ways for way in _of_one_length(item)][: MAX_PATHS + 1]
     if not 0 < len(ways) <= MAX_PATHS:
-        raise Refused(TOO_MANY_WAYS)
+        raise PatternRefused(TOO_MANY_WAYS)
     return ways

@@ -25,7 +25,7 @@ from typing import Literal, NoReturn
 
 from tidings.errors import InvalidFilter
 
-MAX_LENGTH = 65_536
+MAX_CHARACTERS = 65_536
 """The longest text of a filter, in characters."""
 
 MAX_DEPTH = 32
@@ -36,16 +36,16 @@ KEYWORDS = frozenset({"and", "or", "not", "in", "exists", "matches", "everything
 _BARE = r"(?:[\w\-/:@+]|\.(?!\.))+"
 _BARE_WORD = re.compile(_BARE)
 _QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
-_TOKEN = re.compile(
+_LEXEME = re.compile(
     rf"\s*(?:(?P<quoted>{_QUOTED})|(?P<symbol>\.\.|!=|[=(),])|(?P<word>{_BARE})|(?P<end>\Z)|(?P<bad>.))", re.DOTALL
 )
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
-_SHOWN = 100  # of a long line, this much around the error
-_NAMED = 40  # and this much of a long word
+_SHOWN_CHARACTERS = 100  # of a long line, this much around the error
+_NAMED_CHARACTERS = 40  # and this much of a long word
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class Lexeme:
     """A piece of a filter's text, and where it begins."""
 
     kind: Literal["word", "quoted", "symbol", "end"]
@@ -64,16 +64,16 @@ class Token:
             return "the end"
         if self.keyword:
             return f"the keyword '{self.text}' (in quotes it would be text)"
-        return f"'{self.text[:_NAMED]}…'" if len(self.text) > _NAMED else f"'{self.text}'"
+        return f"'{self.text[:_NAMED_CHARACTERS]}…'" if len(self.text) > _NAMED_CHARACTERS else f"'{self.text}'"
 
 
 @dataclass(frozen=True, slots=True)
 class Clause:
     """One condition as it was written. The operands of `..` may be missing."""
 
-    key: Token
+    key: Lexeme
     operator: Literal["exists", "=", "in", "..", "matches"]
-    operands: tuple[Token | None, ...]
+    operands: tuple[Lexeme | None, ...]
     negated: bool
 
 
@@ -96,9 +96,9 @@ def read(text: str) -> Group | Clause:
       mcd_key xists
               ^
     """
-    if len(text) > MAX_LENGTH:
-        raise InvalidFilter(f"the filter has {len(text):,} characters; the limit is {MAX_LENGTH:,}")
-    return _Reader(text).whole()
+    if len(text) > MAX_CHARACTERS:
+        raise InvalidFilter(f"the filter has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
+    return _FilterReader(text).whole()
 
 
 def error_at(text: str, at: int, problem: str) -> InvalidFilter:
@@ -107,9 +107,9 @@ def error_at(text: str, at: int, problem: str) -> InvalidFilter:
     line, column = text[start:].split("\n", 1)[0], at - start
     number = text.count("\n", 0, at) + 1
     where = f"line {number}, column {column + 1}" if "\n" in text else f"column {column + 1}"
-    if len(line) > _SHOWN:
-        left = max(0, column - _SHOWN // 2)
-        line, column = f"…{line[left : left + _SHOWN]}…", column - left + 1
+    if len(line) > _SHOWN_CHARACTERS:
+        left = max(0, column - _SHOWN_CHARACTERS // 2)
+        line, column = f"…{line[left : left + _SHOWN_CHARACTERS]}…", column - left + 1
     # A tab stays a tab, so that the caret stands right below its character.
     caret = "".join("\t" if character == "\t" else " " for character in line[:column]) + "^"
     return InvalidFilter(f"{where}: {problem}\n  {line}\n  {caret}")
@@ -134,12 +134,12 @@ def _unquote(quoted: str) -> str:
     return re.sub(r"""\\([\\"'ntr])""", lambda found: ESCAPES.get(found[1], found[1]), quoted[1:-1])
 
 
-class _Reader:
-    """Recursive descent with one token of lookahead."""
+class _FilterReader:
+    """Recursive descent with one lexeme of lookahead."""
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.next = self._token(0)
+        self.next = self._lexeme(0)
 
     def whole(self) -> Group | Clause:
         if self.ended():
@@ -183,7 +183,7 @@ class _Reader:
         key = self.value("a key, 'not' or '('")
         if key.kind == "word" and key.text == "attributes." and self.next.kind == "quoted" and self.next.at == key.end:
             name = self.take()
-            key = Token("word", key.text + name.text, key.at, name.end)
+            key = Lexeme("word", key.text + name.text, key.at, name.end)
         if self.symbol("=") or self.symbol("!="):
             unequal = self.take().text == "!="
             return Clause(key, "=", (self.value("a value"),), negated is not unequal)
@@ -204,7 +204,7 @@ class _Reader:
             return Clause(key, "..", self.bounds(), negated)
         return self.fail(f"expected {expected}, not {self.next}")
 
-    def values(self) -> Iterator[Token]:
+    def values(self) -> Iterator[Lexeme]:
         self.take()
         yield self.value("a value")
         while self.symbol(","):
@@ -212,7 +212,7 @@ class _Reader:
             yield self.value("a value")
         self.expect(")", "',' or ')'")
 
-    def bounds(self) -> tuple[Token | None, Token | None]:
+    def bounds(self) -> tuple[Lexeme | None, Lexeme | None]:
         start = self.next
         low = None if self.symbol("..") else self.value("'(' or an interval such as 1..5000")
         if not self.symbol(".."):
@@ -223,7 +223,7 @@ class _Reader:
             self.fail("an interval needs an end; for any value write `exists`", start)
         return low, high
 
-    def value(self, expected: str) -> Token:
+    def value(self, expected: str) -> Lexeme:
         if self.next.kind not in ("word", "quoted") or self.next.keyword:
             self.fail(f"expected {expected}, not {self.next}")
         return self.take()
@@ -239,22 +239,22 @@ class _Reader:
             self.fail(f"expected {expected}, not {self.next}")
         self.take()
 
-    def take(self) -> Token:
-        token, self.next = self.next, self._token(self.next.end)
-        return token
+    def take(self) -> Lexeme:
+        taken, self.next = self.next, self._lexeme(self.next.end)
+        return taken
 
-    def fail(self, problem: str, token: Token | None = None) -> NoReturn:
-        raise error_at(self.text, (token or self.next).at, problem)
+    def fail(self, problem: str, lexeme: Lexeme | None = None) -> NoReturn:
+        raise error_at(self.text, (lexeme or self.next).at, problem)
 
-    def _token(self, at: int) -> Token:
-        found = _TOKEN.match(self.text, at)
-        assert found is not None, "whatever is left begins with a token, or with a bad character"
+    def _lexeme(self, at: int) -> Lexeme:
+        found = _LEXEME.match(self.text, at)
+        assert found is not None, "whatever is left begins with a lexeme, or with a bad character"
         kind = found.lastgroup or "bad"
-        token, at = found[kind], found.start(kind)
+        text, at = found[kind], found.start(kind)
         match kind:
             case "quoted":
-                return Token("quoted", _unquote(token), at, found.end())
+                return Lexeme("quoted", _unquote(text), at, found.end())
             case "word" | "symbol" | "end":
-                return Token(kind, token, at, found.end())
-        problem = "this quote is never closed" if token in "\"'" else f"'{token}' can only stand between quotes"
+                return Lexeme(kind, text, at, found.end())
+        problem = "this quote is never closed" if text in "\"'" else f"'{text}' can only stand between quotes"
         raise error_at(self.text, at, problem)

@@ -23,7 +23,7 @@ from prometheus_client.registry import Collector
 
 from tidings.pipelines.query import PipelineRun
 
-PATIENCE = 60.0  # seconds without a sign of life after which a pipeline is not ready; Spark reports every ten at least
+PROGRESS_TIMEOUT_S = 60.0  # after which a pipeline without progress is not ready; Spark reports every ten at least
 
 _PREFIX = "tidings_pipeline_"
 
@@ -69,6 +69,6 @@ def unready(runs: Mapping[str, PipelineRun], expected: Iterable[str]) -> list[st
             reasons.append(f"pipeline {name!r} is starting")
         elif not run.active:
             reasons.append(f"pipeline {name!r} has {'failed' if run.error else 'ended'}")
-        elif progress.at is not None and time.time() - progress.at > PATIENCE:
+        elif progress.at is not None and time.time() - progress.at > PROGRESS_TIMEOUT_S:
             reasons.append(f"pipeline {name!r} shows no progress for {time.time() - progress.at:,.0f} s")
     return reasons

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tidings.pipelines.query import PipelineRun
 
 MAX_ROWS = 50_000  # of each input in one batch, which a driver must be able to hold
-INTERVAL = 0.05  # seconds; how often a query that has nothing to do looks for something
+POLL_INTERVAL_S = 0.05  # at which a query that has nothing to do looks for something
 
 
 class Pipeline:

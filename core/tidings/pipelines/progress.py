@@ -16,7 +16,7 @@ from tidings.positions import Positions
 if TYPE_CHECKING:
     from tidings.streams import Stream
 
-WINDOW = 10.0  # seconds over which a rate is taken
+RATE_WINDOW_S = 10.0  # over which a rate is taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Progress:
         return sum(known) if known and len(known) == len(self.lag) else None
 
 
-class Meter:
+class ProgressMeter:
     """Gathers the progress of one run. May be used from any thread."""
 
     def __init__(self, inputs: Sequence[Stream]) -> None:
@@ -59,7 +59,7 @@ class Meter:
         self._at: float | None = None
         self._positions: list[Positions | None] = [None] * len(inputs)
 
-    def finished(self, batch: int, seconds: float, updates_out: int) -> None:
+    def batch_finished(self, batch: int, seconds: float, updates_out: int) -> None:
         """A batch is done; so many updates were written."""
         with self._lock:
             self._batch = batch
@@ -68,8 +68,8 @@ class Meter:
             self._out += updates_out
             self._at = time.time()
 
-    def told(self, events: Sequence[Any]) -> None:
-        """Spark's reports on the run, oldest first; those that were told before are passed over."""
+    def add_reports(self, events: Sequence[Any]) -> None:
+        """Spark's reports on the run, oldest first; those that were added before are passed over."""
         with self._lock:
             for event in events:
                 if (event.batchId, event.timestamp) <= self._seen:
@@ -85,9 +85,9 @@ class Meter:
         lag = {stream.name: self._lag(stream, at) for stream, at in zip(self._inputs, self._positions, strict=True)}
         with self._lock:
             now = time.monotonic()
-            while self._recent and self._recent[0][0] < now - WINDOW:
+            while self._recent and self._recent[0][0] < now - RATE_WINDOW_S:
                 self._recent.popleft()
-            rate = sum(rows for _, rows in self._recent) / max(0.001, min(WINDOW, now - self._started))
+            rate = sum(rows for _, rows in self._recent) / max(0.001, min(RATE_WINDOW_S, now - self._started))
             return Progress(self._batch, self._batches, self._seconds, self._in, self._out, rate, lag, self._at)
 
     def _note(self, number: int, source: Any) -> int:

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import PipelineFailed, TidingsError
 from tidings.logs import Transaction
-from tidings.pipelines.pipeline import INTERVAL, Pipeline
-from tidings.pipelines.progress import Meter, Progress
+from tidings.pipelines.pipeline import POLL_INTERVAL_S, Pipeline
+from tidings.pipelines.progress import Progress, ProgressMeter
 from tidings.stages.state import Head, State
 from tidings.updates import STAMPED, checked, timed
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-WATCH = 1  # second, between two looks at the claim
-COMMIT = 5.0  # seconds that Spark gets to note that a batch is done
+WATCH_INTERVAL_S = 1  # between two looks at the claim
+COMMIT_TIMEOUT_S = 5.0  # that Spark gets to note that a batch is done
 
-_PACE = "spark.sql.streaming.pollingDelay"
+_POLLING_DELAY = "spark.sql.streaming.pollingDelay"
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +48,10 @@ class PipelineRun:
         self._ended = threading.Event()
         self._batch_id = -1
         self._heads: dict[str, Head] = {}
-        self._meter = Meter(pipeline.inputs)
+        self._meter = ProgressMeter(pipeline.inputs)
         writer = pipeline.read(spark).writeStream.queryName(self.name).foreachBatch(self._step)
         writer = writer.option("checkpointLocation", str(pipeline.checkpoint))
-        with _unhurried(spark):
+        with _polling_slowly(spark):
             trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime="0 seconds")
             self._query: StreamingQuery = trigger.start()
         self._thread = threading.Thread(target=self._watch, name=f"tidings-pipeline-{self.name}", daemon=True)
@@ -80,7 +80,7 @@ class PipelineRun:
         self._stopping.set()
         with self._busy:
             # Spark notes the batch as done a moment after the step; stopped before, it would repeat it.
-            deadline = time.monotonic() + COMMIT
+            deadline = time.monotonic() + COMMIT_TIMEOUT_S
             noted = self.pipeline.checkpoint / "commits" / str(self._batch_id)
             while self.active and self._batch_id >= 0 and not noted.exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -106,7 +106,7 @@ class PipelineRun:
                 started = time.monotonic()
                 written = self._process(batch, batch_id)
                 self._batch_id = batch_id
-                self._meter.finished(batch_id, time.monotonic() - started, written)
+                self._meter.batch_finished(batch_id, time.monotonic() - started, written)
         except BaseException as error:
             if not self._stopping.is_set():
                 self.error = error
@@ -139,8 +139,8 @@ class PipelineRun:
 
     def _watch(self) -> None:
         try:
-            while not self._query.awaitTermination(WATCH):
-                self._meter.told(self._query.recentProgress)
+            while not self._query.awaitTermination(WATCH_INTERVAL_S):
+                self._meter.add_reports(self._query.recentProgress)
                 if not self._claim.valid():
                     self.error = self.error or _claim_lost()
                     self._query.stop()
@@ -150,27 +150,27 @@ class PipelineRun:
         finally:
             with contextlib.suppress(Exception):  # Spark may be gone
                 self._query.stop()  # never without a claim, whatever went wrong here
-                self._meter.told(self._query.recentProgress)
+                self._meter.add_reports(self._query.recentProgress)
             self._claim.release()
             self._ended.set()
             logger.info("pipeline %r has ended", self.name)
 
 
 @contextlib.contextmanager
-def _unhurried(spark: SparkSession) -> Iterator[None]:
+def _polling_slowly(spark: SparkSession) -> Iterator[None]:
     """Let a query that is started here look for rows every so often when it has none: Spark's own pace takes a core.
 
     A trigger with that interval would do the same, and complain of every batch that takes longer.
     """
-    ours = f"{int(INTERVAL * 1000)}ms"
-    if spark.conf.get(_PACE, ours) != ours:  # someone has set it
+    ours = f"{int(POLL_INTERVAL_S * 1000)}ms"
+    if spark.conf.get(_POLLING_DELAY, ours) != ours:  # someone has set it
         yield
         return
-    spark.conf.set(_PACE, ours)
+    spark.conf.set(_POLLING_DELAY, ours)
     try:
         yield
     finally:
-        spark.conf.unset(_PACE)
+        spark.conf.unset(_POLLING_DELAY)
 
 
 def _claim_lost() -> PipelineFailed:
@@ -193,8 +193,8 @@ def cause(error: BaseException) -> str:
     """What went wrong, in one line, without the trace that Spark puts around it."""
     if isinstance(error, TidingsError):
         return str(error)
-    told = re.findall(r"tidings\.errors\.\w+: (.+)", str(error))
-    if told:
-        return str(told[-1])
+    messages = re.findall(r"tidings\.errors\.\w+: (.+)", str(error))
+    if messages:
+        return str(messages[-1])
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0] if lines else 'no reason was given'}"

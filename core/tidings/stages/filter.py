@@ -26,7 +26,7 @@ def check_filter(text: str) -> str:
 FilterText = Annotated[str, AfterValidator(check_filter)]
 
 
-class Filter(Stage):
+class FilterStage(Stage):
     """Lets through the updates that pass `filter`, a filter's text as an application has it."""
 
     filter: FilterText

@@ -26,7 +26,7 @@ TABLE = pa.schema(
 NEWER = "coalesce(new.version, -1) > coalesce(old.version, -1) or (new.version is null and old.version is null)"
 
 
-class Latest(Stage):
+class LatestStage(Stage):
     """Keeps the newest version of each object in the table `latest`, and writes no stream.
 
     A version that is older than the one that is there, or the same, changes nothing, however late it comes. An update

@@ -83,7 +83,7 @@ Target = Annotated[str, AfterValidator(_check_target)]
 Dropped = Annotated[str, AfterValidator(_check_dropped)]
 
 
-class Map(Stage):
+class MapStage(Stage):
     """Changes updates one by one.
 
     `where` chooses the updates that are kept, all by default. Then, each in its turn: `drop` takes columns and

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class Reshard(Stage):
+class ReshardStage(Stage):
     """Copies updates to a stream that has `shards` shards; the output's own number must be that.
 
     Order is kept for each object, and that is all that can be: an object's updates are in one shard of the input, a

@@ -83,7 +83,7 @@ def make(name: str, options: Mapping[str, Any]) -> Stage:
     """The stage of this name, with these options.
 
     >>> make("filter", {"filter": "region = eu"})
-    Filter(filter='region = eu')
+    FilterStage(filter='region = eu')
     """
     problems: list[str] = []
     stage = parse(name, options, lambda key, text: problems.append(f"{'.'.join(map(str, key))}: {text}"))

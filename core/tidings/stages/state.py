@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
 
-ATTEMPTS = 20  # of a commit that other writers of the table come before
-UPKEEP = 16  # versions between two clean-ups
-UPKEEP_ADDED = 128  # the same, for versions that only add a file: who adds one need not read the others
-SHORT = 100  # characters of a text that may stand in a file's statistics
+MAX_COMMIT_ATTEMPTS = 20  # of a commit that other writers of the table come before
+MAINTENANCE_INTERVAL_VERSIONS = 16
+APPEND_MAINTENANCE_INTERVAL_VERSIONS = 128  # of those that only add a file: who adds one need not read the others
+MAX_STATISTICS_CHARACTERS = 100  # of a text in a file's statistics
 KEPT_HOURS = 1  # readers that have just begun still find the files of the version that they read
 CONFIGURATION = {
     "delta.logRetentionDuration": f"interval {KEPT_HOURS} hours",
@@ -162,7 +162,7 @@ class Table:
         version, batch_id = self._head.newest(self._opened)
         if not len(found) or batch_id >= self._batch_id:
             return
-        if version and version % UPKEEP_ADDED == 0:
+        if version and version % APPEND_MAINTENANCE_INTERVAL_VERSIONS == 0:
             _maintain(self._opened())
         file = _written(self.folder, found)
         actions = [done(self._app, self._batch_id), file]
@@ -199,11 +199,11 @@ class Table:
             ),
             "post_commithook_properties": PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
         }
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_COMMIT_ATTEMPTS):
             table = self._opened()
             if self._done(table):
                 return
-            if table.version() and table.version() % UPKEEP == 0:
+            if table.version() and table.version() % MAINTENANCE_INTERVAL_VERSIONS == 0:
                 _maintain(table)
             try:
                 write(table, properties)
@@ -284,7 +284,7 @@ def _statistics(metadata: Any) -> dict[str, Any]:
         name = metadata.schema.column(at).path
         if all(one is not None and one.has_min_max and isinstance(one.min, int | str) for one in each):
             low, high = min(one.min for one in each), max(one.max for one in each)
-            if len(str(low)) < SHORT and len(str(high)) < SHORT:
+            if len(str(low)) < MAX_STATISTICS_CHARACTERS and len(str(high)) < MAX_STATISTICS_CHARACTERS:
                 found["minValues"][name], found["maxValues"][name] = low, high
                 found["nullCount"][name] = sum(one.null_count for one in each)
     return found

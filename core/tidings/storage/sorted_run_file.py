@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-SMALL = 65_536  # rows; a run of so many or fewer is not split
+MAX_UNSPLIT_ROWS = 65_536  # a run of more has a batch for each part
 
 Longs = npt.NDArray[np.int64]
 Forget = Callable[[pa.Table], npt.NDArray[np.bool_]]
@@ -96,7 +96,7 @@ def write_run(path: Path, layout: Layout, rows: Sequence[pa.Table], size: int) -
 
     `size` is how many rows there are at most. The file is on the disk when this returns.
     """
-    tables = [layout.newest(pa.concat_tables(rows))] if size <= SMALL else _split(rows, layout)
+    tables = [layout.newest(pa.concat_tables(rows))] if size <= MAX_UNSPLIT_ROWS else _split(rows, layout)
     return write_batches(path, layout, tables)
 
 
@@ -108,7 +108,7 @@ def merge_runs(path: Path, layout: Layout, runs: Sequence[RunFile], size: int, f
         return rows if forget is None else rows.filter(pa.array(~forget(rows)))
 
     parts = (pa.concat_tables([run.part(part) for run in runs]) for part in range(layout.parts))
-    if size <= SMALL:
+    if size <= MAX_UNSPLIT_ROWS:
         return write_batches(path, layout, [kept(pa.concat_tables(list(parts)))])
     return write_batches(path, layout, map(kept, parts))
 

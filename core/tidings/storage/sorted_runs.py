@@ -1,8 +1,8 @@
 """Sorted runs: keyed state that is looked up in every batch, at a cost that follows the batch and not the state.
 
-A folder holds immutable files of rows sorted by a 64-bit key (`run_files`), and a manifest that names them. An append
-adds a small run; runs of one size are merged into a larger one in the background, so that a row is written a few times
-in all, and there are a few runs to look into. A lookup is a binary search for a whole batch of keys in each of them.
+A folder holds immutable files of rows sorted by a 64-bit key (`sorted_run_file`), and a manifest that names them. An
+append adds a small run; runs of one size are merged into a larger one in the background, so that a row is written a few
+times in all, and there are a few runs to look into. A lookup is a binary search for a whole batch of keys in each.
 
 Runs are a cache: what they hold can be made again from somewhere else. `note` says what they have seen of it, and
 changes with the rows, in one step. Files are synced before the manifest names them, and the manifest is replaced by a
@@ -35,17 +35,17 @@ from tidings.errors import InvalidOption, LogUnavailable
 from tidings.storage import durable
 from tidings.storage.sorted_run_file import Forget, Layout, RunFile, merge_runs, write_run
 
-FANOUT = 4  # runs of one size that are merged into one
-BASE = 4096  # rows; runs below this count as of one size
-CHUNK = 1_000_000  # rows of a run when all are made anew
+FANOUT_RUNS = 4  # so many of one size are merged into one
+BASE_ROWS = 4096  # runs of fewer count as of one size
+REBUILT_RUN_ROWS = 1_000_000  # when all runs are made anew
 MANIFEST = "manifest.json"
-FORM = 1
+FORMAT_VERSION = 1
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Run:
+class SortedRun:
     """A run as the manifest names it."""
 
     file: str
@@ -57,7 +57,7 @@ class Manifest:
     """Which runs there are, the oldest first, and what they have seen."""
 
     layout: Layout
-    runs: tuple[Run, ...] = ()
+    runs: tuple[SortedRun, ...] = ()
     note: Any = None
     writer: str = ""
 
@@ -65,7 +65,7 @@ class Manifest:
         """As it stands in the file."""
         layout = self.layout
         value = {
-            "form": FORM,
+            "form": FORMAT_VERSION,
             "writer": self.writer,
             "key": layout.key,
             "identity": layout.identity,
@@ -84,8 +84,8 @@ class Manifest:
             value = json.loads((folder / MANIFEST).read_bytes())
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["schema"])))
             layout = Layout(schema, value["key"], tuple(value["identity"]), value["order"], value["parts"])
-            runs = tuple(Run(file, rows) for file, rows in value["runs"])
-            return cls(layout, runs, value["note"], value["writer"]) if value["form"] == FORM else None
+            runs = tuple(SortedRun(file, rows) for file, rows in value["runs"])
+            return cls(layout, runs, value["note"], value["writer"]) if value["form"] == FORMAT_VERSION else None
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, pa.ArrowException):
@@ -94,7 +94,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class RunsSnapshot:
     """Runs as they were at one time."""
 
     manifest: Manifest
@@ -142,13 +142,13 @@ class RunReader:
         return self._current()[0].note
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[SortedRun, ...]:
         """The runs that there are, the oldest first."""
         return self._current()[0].runs
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> RunsSnapshot:
         """The runs as they are now, which stay as they are for as long as one holds it."""
-        return Snapshot(*self._current())
+        return RunsSnapshot(*self._current())
 
     def lookup(self, keys: npt.ArrayLike) -> pa.Table:
         """The newest row of each identity that has one of these keys, sorted by key and identity."""
@@ -228,7 +228,7 @@ class Runs(RunReader):
         """Add rows, and change the note, if one is given, in the same step."""
         rows = rows.select(self.layout.schema.names).cast(self.layout.schema)
         with self._writing:
-            made: list[Run] = []
+            made: list[SortedRun] = []
             if len(rows):
                 made = [self._write([rows], len(rows))]
             manifest = self._latest()
@@ -241,7 +241,7 @@ class Runs(RunReader):
             runs, pending = [], self.layout.schema.empty_table()
             for table in tables:
                 pending = pa.concat_tables([pending, table.select(self.layout.schema.names).cast(self.layout.schema)])
-                if len(pending) >= CHUNK:
+                if len(pending) >= REBUILT_RUN_ROWS:
                     runs.append(self._write([pending], len(pending)))
                     pending = self.layout.schema.empty_table()
             if len(pending):
@@ -264,7 +264,7 @@ class Runs(RunReader):
                 now = self._latest()
                 # Others may have been appended behind these meanwhile, and none before them.
                 rest = now.runs[due + len(old) :]
-                self._publish(replace(now, runs=(*now.runs[:due], Run(name, rows), *rest)))
+                self._publish(replace(now, runs=(*now.runs[:due], SortedRun(name, rows), *rest)))
             return True
 
     def close(self) -> None:
@@ -280,9 +280,9 @@ class Runs(RunReader):
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _write(self, rows: list[pa.Table], size: int) -> Run:
+    def _write(self, rows: list[pa.Table], size: int) -> SortedRun:
         name = _new_name()
-        return Run(name, write_run(self.folder / name, self.layout, rows, size))
+        return SortedRun(name, write_run(self.folder / name, self.layout, rows, size))
 
     def _latest(self) -> Manifest:
         return self._current()[0]
@@ -317,7 +317,7 @@ class Runs(RunReader):
         draft = self.folder / f"{self._writer}.tmp"
         durable.replace(self.folder / MANIFEST, draft, lambda path: path.write_bytes(manifest.encode()))
 
-    def _sweep(self, manifest: Manifest, gone: Iterable[Run] | None = None) -> None:
+    def _sweep(self, manifest: Manifest, gone: Iterable[SortedRun] | None = None) -> None:
         """Delete runs that are merged; with `gone` None, all files that no manifest names, as after a death."""
         if gone is not None:
             names = {run.file for run in gone}
@@ -357,14 +357,14 @@ def plan_merge(rows: Sequence[int]) -> int | None:
     >>> plan_merge([9_000_000, 100, 100, 100]), plan_merge([9_000_000, 100, 100, 100, 100])
     (None, 1)
     """
-    sizes = [max(0, int(math.log(max(count, 1) / BASE, FANOUT))) for count in rows]
+    sizes = [max(0, int(math.log(max(count, 1) / BASE_ROWS, FANOUT_RUNS))) for count in rows]
     due: int | None = None
     for size in sorted(set(sizes)):
         first = len(sizes)
         while first and sizes[first - 1] <= size:
             first -= 1
         alike = [at for at in range(first, len(sizes)) if sizes[at] == size]
-        if len(alike) >= FANOUT:
+        if len(alike) >= FANOUT_RUNS:
             due = alike[0]
     return due
 

@@ -72,7 +72,7 @@ def test_compaction_changes_no_row_and_is_no_change_of_data(log: DeltaLog) -> No
 
 
 def test_every_so_many_commits_a_writer_compacts_and_checkpoints_by_itself(log: DeltaLog) -> None:
-    before = append_many(log, maintenance.EVERY)
+    before = append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
     log.close()
     assert len(DeltaTable(log.folder).file_uris()) < 10
     assert (log.folder / "_delta_log" / "_last_checkpoint").exists()
@@ -98,7 +98,7 @@ def test_a_reader_follows_through_compaction_and_vacuum(log: DeltaLog, definitio
         log.append(make_updates(5, seed=seed))
         if seed % 10 == 9:
             log.compact()
-            log.upkeep.vacuum(grace_hours=0)
+            log.maintenance.vacuum(grace_hours=0)
     stop.set()
     thread.join()
     rows = pa.concat_tables(seen).sort_by([("shard", "ascending"), ("seq", "ascending")])
@@ -113,10 +113,10 @@ def test_a_reader_that_slept_through_a_clean_up_of_the_delta_log_goes_on(
     sleeper = open_log(definition)
     append_many(log, 30)
     log.compact()
-    log.upkeep.checkpoint()
+    log.maintenance.checkpoint()
     age(log.folder, 2 * 3600)
     log.append(make_updates(5))
-    log.upkeep.checkpoint()
+    log.maintenance.checkpoint()
     commits = sorted((log.folder / "_delta_log").glob("*.json"))
     assert len(commits) < 10, "the commits that the sleeper would have read next are gone"
     assert held(sleeper) == held(log)
@@ -127,9 +127,9 @@ def test_a_log_of_which_only_a_checkpoint_is_left_knows_its_heads_and_transactio
     log: DeltaLog, definition: StreamDefinition
 ) -> None:
     log.append(make_updates(100), Transaction("query", 7))
-    log.upkeep.checkpoint()
+    log.maintenance.checkpoint()
     log.append(make_updates(1))
-    log.upkeep.checkpoint()
+    log.maintenance.checkpoint()
     fresh = open_log(definition)
     assert isinstance(fresh, DeltaLog)
     assert fresh.append(make_updates(100), Transaction("query", 7)) is None
@@ -192,7 +192,7 @@ def test_retention_by_age_drops_what_is_older(log: DeltaLog, monkeypatch: pytest
 def test_a_streams_own_retention_is_kept_by_its_writers(definition: StreamDefinition) -> None:
     limited = StreamDefinition(definition.name, definition.shards, definition.log, retention_bytes=20_000)
     log = DeltaLog.create(definition.log.removeprefix("delta:"), limited)
-    append_many(log, maintenance.EVERY)
+    append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
     log.close()
     assert any(bounds.floor.seq >= 0 for bounds in log.bounds().values())
     check_log(log, 4)
@@ -205,11 +205,11 @@ def test_the_files_of_a_writer_that_died_are_vacuumed_and_those_in_use_are_not(l
     staged = log.staging / "dead.arrow"
     for path in (orphan, draft, staged):
         path.write_bytes(b"half")
-    log.upkeep.vacuum()
+    log.maintenance.vacuum()
     assert orphan.exists()
     assert draft.exists(), "younger than the grace"
     age(log.folder, 2 * 3600)
-    log.upkeep.vacuum()
+    log.maintenance.vacuum()
     assert not any(path.exists() for path in (orphan, draft, staged))
     assert held(log) == rows
 

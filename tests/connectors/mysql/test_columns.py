@@ -108,7 +108,7 @@ KEYS = {
 def test_a_table_is_gone_on_with_after_any_key(
     scene: Scene, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "CHUNK", 1)
+    monkeypatch.setattr(snapshot, "CHUNK_ROWS", 1)
     kind, values = KEYS[name]
     scene.sql(f"CREATE TABLE keyed (other INT, `a%s` {kind}, b INT, PRIMARY KEY (`a%s`, b))")
     for value in values:

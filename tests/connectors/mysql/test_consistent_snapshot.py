@@ -72,7 +72,7 @@ def test_nothing_is_missed_or_doubled_while_others_write(scene: Scene, tmp_path:
 def test_a_state_is_that_of_its_place_however_often_the_server_begins_a_new_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consistent_snapshot, "QUIET", 0.05)
+    monkeypatch.setattr(consistent_snapshot, "VISIBLE_AFTER_S", 0.05)
     with running(max_binlog_size=4096) as hasty:
         scene = Scene(hasty)
         scene.may_read()
@@ -123,7 +123,7 @@ def test_what_waits_for_a_replica_is_after_a_state_that_does_not_have_it(scene: 
 def test_rows_of_an_xa_transaction_are_not_lost_between_the_log_and_the_tables(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consistent_snapshot, "TRIES", 2)
+    monkeypatch.setattr(consistent_snapshot, "MAX_ATTEMPTS", 2)
     scene.sql(ITEMS)
     stream = with_snapshot(scene, tmp_path, "items")
     with contextlib.closing(scene.connect()) as connection, connection.cursor() as cursor:

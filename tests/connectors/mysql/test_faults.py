@@ -86,7 +86,8 @@ def purged(server: Server) -> bool:
 def test_a_purge_that_comes_between_the_look_and_the_read_is_lost_too(
     scene: Scene, remembered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tidings_connectors.mysql.log.FRESH", 3600)  # the look is long ago, and still believed
+    # The look is long ago, and still believed.
+    monkeypatch.setattr("tidings_connectors.mysql.log.BOUNDS_MAX_AGE_S", 3600)
     log = scene.log("items", shards=1)
     start = heads(log)
     if remembered:  # then the server is asked for a state that it does not know any more

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import threading
 from pathlib import Path
@@ -305,7 +306,10 @@ def test_spark_scans_and_follows_it(scene: Scene, spark: SparkSession, tmp_path:
     scene.sql(*inserts(range(10, 15)))
     assert log.scan(spark, start, middle).count() == 10
     assert log.scan(spark, middle).count() == 5
-    query = log.stream(spark, start).writeStream.format("memory").queryName(scene.database)
+    first = Positions({shard: Position(at.seq, at.index + 1) for shard, at in start.items()})
+    reader = spark.readStream.format("tidings").option("definition", json.dumps(log._stream.to_json()))
+    rows = reader.option("startingPosition", str(first)).load()
+    query = rows.writeStream.format("memory").queryName(scene.database)
     running = query.trigger(availableNow=True).start()
     running.awaitTermination()
     assert spark.table(scene.database).count() == 15

@@ -168,7 +168,7 @@ def test_who_stops_in_the_middle_of_a_table_does_not_read_it_to_its_end(items: S
 
 def test_one_works_at_a_snapshot_and_others_wait(items: Scene, tmp_path: Path) -> None:
     stream = with_snapshot(items, tmp_path, "items")
-    logs = [MysqlLog._of(stream.log.partition(":")[2], stream) for _ in range(2)]
+    logs = [MysqlLog._unopened(stream.log.partition(":")[2], stream) for _ in range(2)]
     one, other = (log._snapshot for log in logs)
     assert one is not None
     assert other is not None

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.errors import LogUnavailable
-from tidings_connectors.postgres.decoding import EPOCH, Decoder
+from tidings_connectors.postgres.decoding import EPOCH_MICROS, Decoder
 
 Value = bytes | None | str  # "u" is a value that was not changed
 TYPES = [25, 23, 16, 701, 3802]
@@ -200,7 +200,7 @@ class Plain:
             "key": tuple(key),
             "operation": operation,
             "place": (self.seq, self.index),
-            "time": self.time + EPOCH,
+            "time": self.time + EPOCH_MICROS,
             "values": {name: shown(value, kind) for (_, name, kind), value in zip(columns, values, strict=True)},
         }
         self.index += 1

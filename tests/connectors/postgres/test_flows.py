@@ -51,8 +51,8 @@ def test_a_command_tells_how_far_the_snapshot_is_that_it_takes(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("TIDINGS_ZOOKEEPER", cluster.address)
-    monkeypatch.setattr(snapshot, "CHUNK", 100)
-    monkeypatch.setattr(snapshot, "TELL", 0)
+    monkeypatch.setattr(snapshot, "CHUNK_ROWS", 100)
+    monkeypatch.setattr(snapshot, "PROGRESS_INTERVAL_S", 0)
     database.execute("CREATE TABLE item AS SELECT generate_series(1, 250) id")
     options = database.options() | {"snapshot": "true", "snapshot_folder": str(tmp_path)}
     given = [part for key, value in options.items() for part in ("--option", f"{key}={value}")]

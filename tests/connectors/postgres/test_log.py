@@ -326,7 +326,10 @@ def test_spark_reads_a_range_and_follows(spark: SparkSession, log: PostgresLog, 
     assert log.scan(spark, floors(log), upto).count() == 20
     middle = Positions({shard: Position(whole[0]["seq"], 4) for shard in range(4)})
     assert sorted(ids(log.scan(spark, middle, upto).toArrow().to_pylist())) == list(range(6, 21))
-    query = log.stream(spark, upto).writeStream.format("memory").queryName("postgres_rows")
+    first = Positions({shard: Position(at.seq, at.index + 1) for shard, at in upto.items()})
+    reader = spark.readStream.format("tidings").option("definition", json.dumps(items.stream().to_json()))
+    rows = reader.option("startingPosition", str(first)).load()
+    query = rows.writeStream.format("memory").queryName("postgres_rows")
     query.trigger(availableNow=True).start().awaitTermination()
     assert spark.table("postgres_rows").count() == 10
 

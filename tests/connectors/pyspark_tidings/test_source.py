@@ -12,7 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from pyspark_tidings.options import ReadOptions
-from pyspark_tidings.source import SMALL_BATCH
+from pyspark_tidings.source import SMALL_BATCH_ROWS
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, TidingsError
 from tidings.positions import Position, Positions
@@ -174,11 +174,11 @@ def test_the_rows_of_a_batch_can_be_limited(reader: DataStreamReader, stream: St
 def test_a_large_batch_is_read_by_the_executors_and_a_small_one_by_the_driver_alike(
     reader: DataStreamReader, stream: Stream, collector: Collector
 ) -> None:
-    publish(stream, SMALL_BATCH + 1_000)
+    publish(stream, SMALL_BATCH_ROWS + 1_000)
     collector.run(reader)
     publish(stream, 10, seed=1)
     collector.run(reader)
-    assert [len(batch) for batch in collector.batches] == [SMALL_BATCH + 1_000, 10]
+    assert [len(batch) for batch in collector.batches] == [SMALL_BATCH_ROWS + 1_000, 10]
     assert sorted(collector.seen) == all_places(stream)
 
 
@@ -213,7 +213,7 @@ def test_compaction_and_vacuum_under_a_live_query_lose_and_repeat_nothing(
     finally:
         query.stop()
     log.compact()
-    log.upkeep.vacuum(grace_hours=0)
+    log.maintenance.vacuum(grace_hours=0)
     collector.run(reader)
     assert sorted(collector.seen) == all_places(stream)
 
@@ -252,15 +252,6 @@ def test_updates_truncated_before_a_query_read_them_fail_it_by_name(
         collector.run(reader)
     collector.run(reader.option("failOnDataLoss", "false"))
     assert len(collector.seen) == 20 + 7
-
-
-def test_the_log_itself_gives_a_streaming_dataframe(spark: SparkSession, stream: Stream, tmp_path: Path) -> None:
-    publish(stream, 40)
-    after = stream.log.reach(Positions(), 25)
-    rows = stream.log.stream(spark, after)
-    query = rows.writeStream.format("memory").queryName("tail_of_contacts").trigger(availableNow=True).start()
-    query.awaitTermination(60)
-    assert spark.table("tail_of_contacts").count() == 15
 
 
 BAD: list[tuple[dict[str, str], str]] = [

@@ -27,8 +27,8 @@ from tidings.filters import (
     as_filter,
     parse,
 )
-from tidings.filters.patterns import MAX_PATTERN_LENGTH
-from tidings.filters.text import MAX_DEPTH, MAX_LENGTH
+from tidings.filters.patterns import MAX_PATTERN_CHARACTERS
+from tidings.filters.text import MAX_CHARACTERS, MAX_DEPTH
 
 
 @pytest.mark.parametrize(
@@ -197,14 +197,14 @@ def test_an_error_in_a_long_text_or_in_many_lines_shows_the_place() -> None:
 
 def test_what_is_too_much_is_refused() -> None:
     for text, problem in [
-        ("a = " + "x" * MAX_LENGTH, "characters; the limit is"),
+        ("a = " + "x" * MAX_CHARACTERS, "characters; the limit is"),
         ("(" * (MAX_DEPTH + 2) + "a = 1" + ")" * (MAX_DEPTH + 2), "deep"),
         ("not " * 10_000 + "a = 1", "deep"),
         (" or ".join(f"a = {n}" for n in range(MAX_CONDITIONS + 1)), "conditions; the limit is"),
         (" and ".join(f"(a{n} = 1 or b{n} = 1)" for n in range(40)), "conditions; the limit is"),
         ("not (" + " or ".join(f"(a{n} = 1 and b{n} = 1)" for n in range(40)) + ")", "conditions; the limit is"),
         (f"a in ({', '.join(map(str, range(MAX_VALUES + 1)))})", "values; the limit is"),
-        (f"a matches {'x' * (MAX_PATTERN_LENGTH + 1)}", "characters; the limit is"),
+        (f"a matches {'x' * (MAX_PATTERN_CHARACTERS + 1)}", "characters; the limit is"),
     ]:
         with pytest.raises(InvalidFilter, match=problem):
             parse(text)
@@ -214,7 +214,7 @@ def test_what_is_too_much_is_refused() -> None:
 
 def test_a_filter_whose_text_could_not_be_read_again_cannot_be_built() -> None:
     with pytest.raises(InvalidFilter, match="the filter's text has"):
-        as_filter(Equals("a", "x" * MAX_LENGTH))
+        as_filter(Equals("a", "x" * MAX_CHARACTERS))
 
 
 # ---- warnings ------------------------------------------------------------------------------------------------------

@@ -18,15 +18,15 @@ from tidings.cluster import Cluster
 from tidings.errors import InvalidOption
 from tidings.metrics import MetricsServer, parse_address
 from tidings.pipelines.check import waves
-from tidings.pipelines.metrics import PATIENCE, PipelineCollector, unready
+from tidings.pipelines.metrics import PROGRESS_TIMEOUT_S, PipelineCollector, unready
 from tidings.pipelines.pipeline import Pipeline
 from tidings.pipelines.progress import Progress
 from tidings.pipelines.query import PipelineRun
-from tidings.stages.filter import Filter
+from tidings.stages.filter import FilterStage
 from tidings.streams import Stream
 from tidings.testing import eventually, make_updates
 
-EVERYTHING = Filter(filter="object exists")
+EVERYTHING = FilterStage(filter="object exists")
 
 
 class Run:
@@ -78,7 +78,7 @@ def test_metrics_tell_the_progress_of_each_pipeline_and_leave_out_what_is_not_kn
 def test_a_process_is_ready_when_every_pipeline_went_on_lately() -> None:
     now = Progress(at=time.time())
     fresh = Run(now)
-    stuck = Run(replace(now, at=time.time() - PATIENCE - 5))
+    stuck = Run(replace(now, at=time.time() - PROGRESS_TIMEOUT_S - 5))
     failed = Run(now, active=False, error=ValueError())
     assert unready(runs_of(a=fresh), ["a"]) == []
     assert unready(runs_of(a=fresh), ["a", "b"]) == ["pipeline 'b' is starting"]

@@ -12,13 +12,13 @@ from tests.support.pipeline_fixtures import Make
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, LogMismatch, PipelineFailed, PluginMissing
 from tidings.stages import Stage
-from tidings.stages.filter import Filter
+from tidings.stages.filter import FilterStage
 from tidings.stages.state import State
 from tidings.streams import Stream
 from tidings.testing import check_log, eventually, held, make_updates
 from tidings.updates import from_rows
 
-EVERYTHING = Filter(filter="object exists")
+EVERYTHING = FilterStage(filter="object exists")
 
 
 def forget_last_batch(checkpoint: Path) -> None:

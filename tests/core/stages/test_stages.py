@@ -14,9 +14,9 @@ from pyspark.sql import functions as sf
 from tests.support.pipeline_fixtures import Make
 from tidings.errors import InvalidOption, LogMismatch
 from tidings.stages import Stage, make
-from tidings.stages.latest import Latest
-from tidings.stages.map import Map
-from tidings.stages.reshard import Reshard
+from tidings.stages.latest import LatestStage
+from tidings.stages.map import MapStage
+from tidings.stages.reshard import ReshardStage
 from tidings.stages.state import State
 from tidings.stream_definition import StreamDefinition
 from tidings.streams import Stream
@@ -118,7 +118,7 @@ def test_map_takes_no_text_for_sql(spark: SparkSession) -> None:
 
 
 def test_map_chooses_updates(spark: SparkSession) -> None:
-    stage = Map(where="user exists", set={"object": {"attribute": "user"}})
+    stage = MapStage(where="user exists", set={"object": {"attribute": "user"}})
     out = run_stage(stage, [{"object": "a"}, {"object": "b", "attributes": {"user": "u"}}], spark=spark)
     assert out["object"].to_pylist() == ["u"]
 
@@ -151,7 +151,7 @@ def test_reshard_keeps_the_order_of_each_object(
 ) -> None:
     for seed in range(3):
         contacts.writable_log.append(make_updates(200, objects=9, seed=seed))
-    make(stage=Reshard(shards=2), max_rows=70).run(spark, once=True)
+    make(stage=ReshardStage(shards=2), max_rows=70).run(spark, once=True)
     check_log(copies.log, 2)
 
     def sequences(log: Any) -> dict[str, list[bytes]]:
@@ -166,7 +166,7 @@ def test_reshard_keeps_the_order_of_each_object(
 def test_reshard_wants_the_shards_that_it_was_told() -> None:
     wide = StreamDefinition("wide", 8, "delta:/x")
     with pytest.raises(InvalidOption, match="stream 'wide' has 8 shards, not 4"):
-        Reshard(shards=4).check([wide], wide)
+        ReshardStage(shards=4).check([wide], wide)
 
 
 # latest
@@ -191,7 +191,7 @@ def test_latest_keeps_the_newest_version_and_ignores_older_and_repeated_ones(
         [{"object": "a", "version": 6, "payload": b"6"}, {"object": "t", "kind": "tombstone", "range": 9}],
     ]
     for number, rows in enumerate(batches):
-        assert len(run_stage(Latest(), rows, state=tmp_path, batch_id=number, spark=spark)) == 0
+        assert len(run_stage(LatestStage(), rows, state=tmp_path, batch_id=number, spark=spark)) == 0
         if number == 1:
             assert kept(tmp_path) == {"a": (5, b"5", False), "b": (None, b"z", False), "c": (0, None, False)}
     assert kept(tmp_path) == {"a": (6, b"6", False), "b": (None, b"z", False), "c": (0, None, False)}
@@ -201,7 +201,7 @@ def test_latest_keeps_the_newest_version_and_ignores_older_and_repeated_ones(
 def test_latest_marks_what_was_deleted_and_an_older_version_does_not_bring_it_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    stage = Latest(deletes="op = d or kind = gc")
+    stage = LatestStage(deletes="op = d or kind = gc")
     batches: list[Rows] = [
         [{"object": "a", "version": 1, "payload": b"1"}, {"object": "b", "version": 1, "payload": b"1"}],
         [{"object": "a", "version": 3, "payload": b"x", "attributes": {"op": "d"}}],
@@ -214,9 +214,9 @@ def test_latest_marks_what_was_deleted_and_an_older_version_does_not_bring_it_ba
 
 
 def test_latest_refuses_a_table_with_other_buckets(spark: SparkSession, tmp_path: Path) -> None:
-    run_stage(Latest(), [{"object": "a", "version": 1}], state=tmp_path, spark=spark, repeat=False)
+    run_stage(LatestStage(), [{"object": "a", "version": 1}], state=tmp_path, spark=spark, repeat=False)
     with pytest.raises(LogMismatch, match="was made with buckets = 16, not 32: set that back"):
-        run_stage(Latest(buckets=32), [{"object": "a", "version": 2}], state=tmp_path, batch_id=1, spark=spark)
+        run_stage(LatestStage(buckets=32), [{"object": "a", "version": 2}], state=tmp_path, batch_id=1, spark=spark)
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -239,7 +239,7 @@ def test_latest_does_as_if_updates_came_one_by_one(
             known = -1 if version is None else version
             if old is None or known > (-1 if old[0] is None else old[0]) or (version is None and old[0] is None):
                 expected[name] = (version, payload, False)
-        run_stage(Latest(buckets=2), rows, state=folder, batch_id=number, spark=spark, repeat=number == 0)
+        run_stage(LatestStage(buckets=2), rows, state=folder, batch_id=number, spark=spark, repeat=number == 0)
     assert not batches or kept(folder) == expected
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
-from tidings.storage.sorted_runs import Snapshot
+from tidings.storage.sorted_runs import RunsSnapshot
 from tidings_thialfi.server.tables import STAMP, TABLES, Index, stamped
 
 EVERY = 64  # batches
@@ -42,7 +42,7 @@ class Compactor:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, index: Index, batch_id: int, tables: Mapping[str, Snapshot]) -> None:
+    def _run(self, index: Index, batch_id: int, tables: Mapping[str, RunsSnapshot]) -> None:
         from deltalake.exceptions import DeltaError
 
         for name, held in tables.items():
@@ -52,7 +52,7 @@ class Compactor:
                 logger.warning("table %s was not compacted, and will be later: %s", index.folder / name, error)
 
 
-def compact(index: Index, name: str, batch_id: int, held: Snapshot) -> str | None:
+def compact(index: Index, name: str, batch_id: int, held: RunsSnapshot) -> str | None:
     """Compact a table, of which `held` are the newest rows up to this batch; what was done, if anything."""
     from deltalake import DeltaTable, write_deltalake
 
@@ -73,7 +73,7 @@ def compact(index: Index, name: str, batch_id: int, held: Snapshot) -> str | Non
     return None
 
 
-def _batches(index: Index, name: str, batch_id: int, held: Snapshot, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _batches(index: Index, name: str, batch_id: int, held: RunsSnapshot, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for part in range(held.manifest.layout.parts):
         rows = held.scan(part)
         rows = rows.filter(pa.array(~index.forgetting.dead(name, rows)))

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.storage.sorted_run_file import Layout
-from tidings.storage.sorted_runs import Runs, Snapshot
+from tidings.storage.sorted_runs import Runs, RunsSnapshot
 from tidings_thialfi.server import overflow
 from tidings_thialfi.server.expiry import Forgetting
 
@@ -157,7 +157,7 @@ class Index:
             self._catch_up(name, VIEWS[name], batch_id)
             self._behind.discard(name)
 
-    def snapshot(self) -> dict[str, Snapshot]:
+    def snapshot(self) -> dict[str, RunsSnapshot]:
         """All that the tables held before the batch to which the index was brought, by table."""
         return {table: self._runs[name].snapshot() for table, name in WHOLE.items()}
 

@@ -1,0 +1,104 @@
+"""The Delta table under a log: which versions of it have a change data feed, and what the feed has of each."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from tidings.errors import LogUnavailable
+from tidings.positions import Bounds, Position
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+FEED_PROPERTY = "delta.enableChangeDataFeed"
+
+
+class FedTable:
+    """A table of somebody else's, in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._commits = folder / "_delta_log"
+        self._newest_known: int | None = None
+        self._began: int | None = None
+        self._vacuumed = 0
+
+    def open(self, version: int | None = None) -> DeltaTable:
+        """The table as delta-rs sees it, in its newest version or in this one."""
+        from deltalake import DeltaTable
+        from deltalake.exceptions import DeltaError
+
+        try:
+            return DeltaTable(self.folder, version=version)
+        except (DeltaError, OSError) as error:
+            if not self._commits.exists():
+                raise LogUnavailable(f"there is no Delta table in {self.folder}") from None
+            raise LogUnavailable(f"no Delta table can be read in {self.folder}: {error}") from None
+
+    def bounds(self) -> Bounds:
+        """What the feed holds, now."""
+        head = Position(self._newest() + 1, -1)  # which says so if there is no table any more
+        return Bounds(Position(self._oldest(), -1), head)
+
+    def feed(self, version: int) -> pa.Table:
+        """The changes of one version, in whichever order the table has them; `LogUnavailable` if they are gone."""
+        from deltalake.exceptions import DeltaError
+
+        try:
+            found = pa.table(self.open(version).load_cdf(starting_version=version, ending_version=version))
+        except (DeltaError, OSError, pa.ArrowException) as error:
+            if self._has_files(version):
+                raise LogUnavailable(
+                    f"version {version} of the table in {self.folder} cannot be read: {error}"
+                ) from None
+            newest = self._newest()
+            self._vacuumed = next((one for one in range(version + 1, newest + 1) if self._has_files(one)), newest + 1)
+            raise LogUnavailable(
+                f"the changes of version {version} of the table in {self.folder} were vacuumed"
+            ) from None
+        return found
+
+    def _newest(self) -> int:
+        at = self.open().version() if self._newest_known is None else self._newest_known
+        if not self._commit(at).exists():
+            at = int(self.open().version())  # made anew, or cleaned up
+        else:
+            while self._commit(at + 1).exists():
+                at += 1
+        self._newest_known = at
+        return at
+
+    def _oldest(self) -> int:
+        """The first version whose changes can be had: its commit is there, and the feed was on by then."""
+        versions = [
+            int(found[1]) for path in self._commits.iterdir() if (found := re.fullmatch(r"(\d{20})\.json", path.name))
+        ]
+        oldest = min(versions, default=0)
+        if self._began is None or self._began < oldest:
+            self._began = next((one for one in sorted(versions) if self._feeds(one)), oldest)
+        return max(oldest, self._began, self._vacuumed)
+
+    def _feeds(self, version: int) -> bool:
+        """Whether the feed was on in this version; a version that does not say so has it from the one before."""
+        lines = self._commit(version).read_text().splitlines()
+        metadata = [json.loads(line)["metaData"] for line in lines if line.startswith('{"metaData"')]
+        if metadata:
+            return bool(metadata[-1]["configuration"].get(FEED_PROPERTY) == "true")
+        return self.open(version).metadata().configuration.get(FEED_PROPERTY) == "true"
+
+    def _has_files(self, version: int) -> bool:
+        """Whether all files are there that the changes of a version are in."""
+        lines = self._commit(version).read_text().splitlines()
+        actions = [action for line in lines if line for action in json.loads(line).items()]
+        changes = [action["path"] for kind, action in actions if kind == "cdc"]
+        data = [action["path"] for kind, action in actions if kind in ("add", "remove") and action["dataChange"]]
+        return all((self.folder / unquote(path)).exists() for path in changes or data)
+
+    def _commit(self, version: int) -> Path:
+        return self._commits / f"{version:020}.json"
