@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from tests.support.service_model import Service
-from tidings_thialfi.client.channels import SUBPROTOCOL
+from tidings_thialfi.protocol.constants import SUBPROTOCOL
 from tidings_thialfi.protocol.messages import Fault, FromClient, FromService, encode, parse_client
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidings.errors import InvalidOption, PluginMissing
-from tidings_thialfi.protocol.fields import MAX_MESSAGE_BYTES
+from tidings_thialfi.protocol.constants import MAX_MESSAGE_BYTES, SUBPROTOCOL
 from tidings_thialfi.protocol.messages import BadMessage, FromClient, FromService, encode, parse_service
 
 try:
@@ -23,7 +23,6 @@ try:
 except ModuleNotFoundError as error:
     raise PluginMissing("a Thialfi client needs aiohttp: pip install 'tidings[gateway]'") from error
 
-SUBPROTOCOL = "tidings.thialfi.v1"
 POLL_SECONDS = 50.0  # below the minute after which many proxies give up on an answer
 CONNECT_SECONDS = 15.0
 PING_SECONDS = 30.0

@@ -21,8 +21,8 @@ from tidings_thialfi.client.listener import Event, Handle
 from tidings_thialfi.client.registrations import Changes, Registrations, Verdict
 from tidings_thialfi.client.resume import Resuming
 from tidings_thialfi.client.saved_state import Saved, restore, save
+from tidings_thialfi.protocol.constants import MAX_APPLICATION_BYTES, MAX_NUMBER
 from tidings_thialfi.protocol.digests import Digest
-from tidings_thialfi.protocol.fields import MAX_APPLICATION_BYTES, MAX_NUMBER
 from tidings_thialfi.protocol.messages import Ack, Fault, FromClient, FromService, Grant, Hello, Notice, split
 from tidings_thialfi.protocol.rate_limit import Bucket
 

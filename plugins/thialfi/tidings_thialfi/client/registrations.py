@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidings.errors import InvalidOption
+from tidings_thialfi.protocol.constants import MAX_ENTRIES, MAX_NUMBER, MAX_OBJECT_BYTES
 from tidings_thialfi.protocol.digests import Digest
-from tidings_thialfi.protocol.fields import MAX_ENTRIES, MAX_NUMBER, MAX_OBJECT_BYTES
 from tidings_thialfi.protocol.messages import Failure, Status, SyncPart
 
 MAX_REGISTRATIONS = 100_000  # of the longest names, they fit into the parts of one sync

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from tidings_thialfi.protocol import fields
+from tidings_thialfi.protocol import constants, fields
 
 _MARK = b"tidings-thialfi-1\n"
 _SUM_BYTES = 8
@@ -40,7 +40,7 @@ def save(saved: Saved, application: str) -> bytes:
 def restore(state: bytes | None, application: str) -> Saved | None:
     """What was kept, or None if these bytes are not of this application or are broken."""
     head = len(_MARK) + _SUM_BYTES
-    if not state or not state.startswith(_MARK) or len(state) > fields.MAX_MESSAGE_BYTES:
+    if not state or not state.startswith(_MARK) or len(state) > constants.MAX_MESSAGE_BYTES:
         return None
     if xxhash.xxh64_digest(state[head:]) != state[len(_MARK) : head]:
         return None
@@ -48,7 +48,7 @@ def restore(state: bytes | None, application: str) -> Saved | None:
         parts = json.loads(state[head:])
         if parts["application"] != application:
             return None
-        token = fields.opaque("token", parts["token"], fields.MAX_TOKEN_BYTES)
+        token = fields.opaque("token", parts["token"], constants.MAX_TOKEN_BYTES)
         return Saved(fields.number("client", parts["client"]), token)
     except (ValueError, TypeError, KeyError, RecursionError, fields.BadMessage):
         return None

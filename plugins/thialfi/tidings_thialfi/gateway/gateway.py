@@ -80,7 +80,6 @@ class Gateway:
         place: GatewayPlace | None = None,
         options: GatewayOptions | None = None,
         hooks: GatewayHooks | None = None,
-        token_lifetime: float = 30 * 86_400.0,
         publish_to: str | None = None,
         publish_tokens: Sequence[str] = (),
         trunk_tokens: Sequence[str] = (),
@@ -108,7 +107,6 @@ class Gateway:
             options=self.options,
             metrics=self.metrics,
             guard=self._guard,
-            token_lifetime=token_lifetime,
         )
         self._pusher = Pusher(
             self._desk.sessions, lambda: self._routes, guard=self._guard, options=self.options, metrics=self.metrics

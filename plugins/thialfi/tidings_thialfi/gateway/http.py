@@ -24,11 +24,10 @@ from tidings_thialfi.gateway.publish_api import MAX_BYTES, updates_of
 from tidings_thialfi.gateway.relay import SUBPROTOCOL as RELAY
 from tidings_thialfi.gateway.routes import Routes
 from tidings_thialfi.gateway.trunk import Trunk
-from tidings_thialfi.protocol.messages import VERSION, BadMessage
+from tidings_thialfi.protocol.constants import SUBPROTOCOL, TRUNK_SUBPROTOCOL, VERSION
+from tidings_thialfi.protocol.messages import BadMessage
 from tidings_thialfi.protocol.rate_limit import Bucket
 
-CLIENT = "tidings.thialfi.v1"
-TRUNK = "tidings.thialfi.trunk.v1"
 TRUNK_QUEUE = 64 * 2**20  # bytes that wait for a slow proxy, or for another gateway
 
 logger = logging.getLogger(__name__)
@@ -131,7 +130,7 @@ class Web:
             finally:
                 self._desk.leave(channel)
 
-        return await self._socket(request, CLIENT, converse, self._options.max_queue, counted=True)
+        return await self._socket(request, SUBPROTOCOL, converse, self._options.max_queue, counted=True)
 
     # Many clients a WebSocket
 
@@ -143,7 +142,7 @@ class Web:
         async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
             await Trunk(pipe, request.remote or "", self._desk, self._metrics, self._bucket).converse(socket)
 
-        return await self._socket(request, TRUNK, converse, TRUNK_QUEUE, counted=False)
+        return await self._socket(request, TRUNK_SUBPROTOCOL, converse, TRUNK_QUEUE, counted=False)
 
     # Other gateways
 
@@ -251,7 +250,7 @@ class Web:
             compress=False,  # it would cost tens of kilobytes a connection
             heartbeat=self._options.ping or None,
             # One that is too large by little is told so; one that is much too large is cut off.
-            max_msg_size=2 * self._options.max_message if protocol == CLIENT else 64 * 2**20,
+            max_msg_size=2 * self._options.max_message if protocol == SUBPROTOCOL else 64 * 2**20,
             timeout=5.0,
         )
         pipe = Pipe(request, socket, queue)
@@ -279,7 +278,7 @@ class Web:
         return Bucket(self._options.rate, self._options.burst)
 
 
-_KINDS = {CLIENT: "websocket", TRUNK: "trunk", RELAY: "relay"}
+_KINDS = {SUBPROTOCOL: "websocket", TRUNK_SUBPROTOCOL: "trunk", RELAY: "relay"}
 
 
 def _say(status: int, text: str) -> web.Response:

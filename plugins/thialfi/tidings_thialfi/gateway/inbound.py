@@ -20,7 +20,7 @@ from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.gateway.sessions import Row, Session, Sessions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import BadMessage, Fault, FromClient, FromService, Grant, parse_client
-from tidings_thialfi.protocol.tokens import Token, TokenExpired, TokenForged, TokenKeys
+from tidings_thialfi.protocol.tokens import ClientToken, TokenExpired, TokenForged, TokenKeys
 
 PATIENCE = 10  # malformed messages of one channel, before it is closed
 RETRY = 5.0  # seconds after which a client may try again what could not be written
@@ -42,7 +42,6 @@ class Desk:
         options: GatewayOptions,
         metrics: GatewayMetrics,
         guard: Guard,
-        token_lifetime: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sessions = Sessions()
@@ -56,7 +55,6 @@ class Desk:
         self._options = options
         self._metrics = metrics
         self._guard = guard
-        self._token_lifetime = token_lifetime
         self._clock = clock
 
     async def receive(self, channel: Channel, text: str | bytes) -> None:
@@ -121,7 +119,7 @@ class Desk:
         """Give the client a number, if it has none, and a token."""
         hello = message.hello
         assert hello is not None
-        old: Token | None = None
+        old: ClientToken | None = None
         if message.token is not None:
             try:
                 old = self._keys.check(message.token)
@@ -159,7 +157,7 @@ class Desk:
             if channel.session is not None and channel.session.client == client:
                 self.sessions.end(channel.session)  # what it knows is of the former identity
                 channel.session = None
-        token = self._keys.issue(client, identity, hello.application, self._token_lifetime)
+        token = self._keys.issue(client, identity, hello.application, self._options.token_lifetime)
         grant = Grant(hello.nonce, token, client, old is not None)
         session = self._begin(channel, client, hello.application)
         # A service that knows nothing of the client must be told what it wants, whatever digests say meanwhile.

@@ -10,8 +10,9 @@ import pyarrow as pa
 
 from tidings_thialfi.gateway.sessions import Session
 from tidings_thialfi.protocol import stream_schema
+from tidings_thialfi.protocol.constants import MAX_PAYLOAD_BYTES
 from tidings_thialfi.protocol.digests import Digest
-from tidings_thialfi.protocol.messages import MAX_PAYLOAD_BYTES, FromService, Notice, Status
+from tidings_thialfi.protocol.messages import FromService, Notice, Status
 
 
 class Said(NamedTuple):
