@@ -39,7 +39,7 @@ Examples:
   tidings gateway --service contacts --keys keys.txt --id east-1 --peer-secret peers.txt --advertise 10.0.0.7:8080
 """
 
-MOST_GONE = 1000  # connections whose garbage may lie about
+MAX_UNCOLLECTED_CONNECTIONS = 1000  # that are gone, and whose garbage may lie about
 DEFAULTS = GatewayOptions()
 
 
@@ -232,7 +232,7 @@ async def _until_signalled(gateway: Gateway, metrics: tuple[str, int] | None) ->
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end, number)
     collector = asyncio.create_task(_collect(gateway))
-    server = None if metrics is None else MetricsServer(*metrics, gateway.metrics.collectors, gateway.unready)
+    server = None if metrics is None else MetricsServer(*metrics, gateway.metrics.collectors, gateway.readiness.reasons)
     try:
         await gateway.run(
             stop, started=lambda: note(f"gateway {gateway.id} listens on {gateway.address}; Ctrl-C ends it")
@@ -255,9 +255,9 @@ async def _collect(gateway: Gateway) -> None:
     collected = 0
     while True:
         await asyncio.sleep(10.0)
-        doors = gateway.web.doors
-        if doors.left - collected >= max(MOST_GONE, doors.inside // 2):
-            collected = doors.left
+        limits = gateway.http.limits
+        if limits.closed - collected >= max(MAX_UNCOLLECTED_CONNECTIONS, limits.open // 2):
+            collected = limits.closed
             gc.collect()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 
 from tidings.errors import InvalidOption
 from tidings_thialfi.protocol.constants import MAX_MESSAGE_BYTES
+from tidings_thialfi.protocol.rate_limit import Bucket
 
 _ORIGIN = re.compile(r"https?://[^/\s*]+")
 
@@ -70,3 +71,7 @@ class GatewayOptions:
         for origin in self.origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise InvalidOption(f"{origin!r} is no origin: write one as in https://app.example, without a path")
+
+    def bucket(self) -> Bucket:
+        """The rate limit of one more client."""
+        return Bucket(self.rate, self.burst)
