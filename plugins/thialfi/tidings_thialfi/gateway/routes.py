@@ -77,7 +77,8 @@ class Routes:
     # Clients
 
     def session_began(self, session: Session) -> Effects:
-        """A client has come."""
+        """A client has come. If it has an older channel still, the holder is asked anew, and so the stage."""
+        self.forget(session)
         return self._find(session)
 
     def session_ended(self, session: Session) -> Effects:
