@@ -90,7 +90,7 @@ class Outbound:
 
     async def _ask_and_send(self, session: Session, message: FromService, outcome: str) -> None:
         """Send what the application allows; it is asked again about the rest when it would be sent again."""
-        allowed = await self._guard.hearable(session.user, {one.name for one in message.notify})
+        allowed = await self._guard.notifiable(session.user, {one.name for one in message.notify})
         some = tuple(one for one in message.notify if one.name in allowed)
         self._metrics.notices.labels("denied").inc(len(message.notify) - len(some))
         rest = FromService(digest=message.digest, seen=message.seen, notify=some, status=message.status)

@@ -1,4 +1,4 @@
-"""The stage is told which clients are online: rows that gather while the last ones are written.
+"""Which clients are online, for the stage: rows that gather while the last ones are written.
 
 An `online` row is written when a client's channel is there and what the stage answers will arrive; it is tried again
 until it is durable or the client is gone. An `offline` row is best effort: heartbeats that stay out say the same.
