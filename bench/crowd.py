@@ -67,7 +67,7 @@ class Crowd:
 
     def __init__(self) -> None:
         self.clients: list[int] = []
-        self.heard = 0
+        self.received = 0
         self.taken: list[float] = []
         """Seconds that each notification took whose version is the time in microseconds at which it was sent."""
         self.refused = 0
@@ -102,7 +102,7 @@ class Crowd:
 
     def forget(self) -> None:
         """Count anew."""
-        self.heard = 0
+        self.received = 0
         self.taken = []
 
     async def close(self) -> None:
@@ -129,7 +129,7 @@ class Crowd:
             self.clients.append(int(grant["client"]))
         if isinstance(notices := message.get("notify"), Sequence):
             now = time.time()
-            self.heard += len(notices)
+            self.received += len(notices)
             self.taken += [now - int(notice[1]) / 1e6 for notice in notices]
         self.refused += "error" in message
         self._changed.set()

@@ -61,14 +61,14 @@ async def _measure(url: str, pid: int, notifications: Stream, sockets: int, trun
             crowd.forget()
             began = time.perf_counter()
             await producer.publish_many([_notice(client, f"all-{number}") for client in crowd.clients])
-            await crowd.until(lambda: crowd.heard >= len(crowd.clients))
-            rates.append(crowd.heard / (time.perf_counter() - began))
+            await crowd.until(lambda: crowd.received >= len(crowd.clients))
+            rates.append(crowd.received / (time.perf_counter() - began))
         crowd.forget()
         for number in range(200):
             client = crowd.clients[number * 37 % len(crowd.clients)]
             await producer.publish_many([_notice(client, f"one-{number}")])
             await asyncio.sleep(0.02)
-        await crowd.until(lambda: crowd.heard >= 200)
+        await crowd.until(lambda: crowd.received >= 200)
     await crowd.close()
     return [
         Row("clients at once, on sockets of their own", sockets, "clients"),

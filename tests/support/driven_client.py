@@ -34,7 +34,7 @@ class Driven:
             found.append((event.method, *event.arguments))
             if event.handle is not None:
                 self.core.acknowledge(event.handle)
-            self.core.told(event, now=self.now)
+            self.core.delivered(event, now=self.now)
         return found
 
     def granted(self, client: int = 7, again: bool = False, token: str = "token") -> Driven:

@@ -12,7 +12,7 @@ from typing import Any
 from aiohttp import WSMsgType, web
 
 from tests.support.service_model import Service
-from tidings_thialfi.client.channels import SUBPROTOCOL
+from tidings_thialfi.protocol.constants import SUBPROTOCOL
 from tidings_thialfi.protocol.messages import Fault, FromClient, FromService, encode, parse_client
 
 
@@ -21,7 +21,7 @@ class ModelGateway:
 
     def __init__(self, *, websockets: bool = True, closes: int = 0, tls: ssl.SSLContext | None = None) -> None:
         self.service = Service()
-        self.heard: list[FromClient] = []
+        self.received: list[FromClient] = []
         self.denied = False
         self._websockets, self._closes, self._tls = websockets, closes, tls
         self._sockets: dict[web.WebSocketResponse, int | None] = {}
@@ -87,7 +87,7 @@ class ModelGateway:
 
     def _take(self, text: str) -> tuple[FromService, int | None]:
         message = parse_client(text)
-        self.heard.append(message)
+        self.received.append(message)
         if self.denied and message.hello is not None:
             return FromService(error=Fault("denied", "you are not let in")), None
         answer = self.service.take(message)

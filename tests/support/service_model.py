@@ -187,7 +187,7 @@ class Application:
     def listen(self, faults: float) -> None:
         while event := self.core.next_event():
             if self.world.rng.random() < faults:
-                self.core.tell_again(event, now=self.world.now)
+                self.core.redeliver(event, now=self.world.now)
                 continue
             self._tell(event.method, event.arguments)
             if event.handle is not None:
@@ -195,7 +195,7 @@ class Application:
                     self.handles.append(event.handle)  # acknowledged some time later
                 else:
                     self.core.acknowledge(event.handle)
-            self.core.told(event, now=self.world.now)
+            self.core.delivered(event, now=self.world.now)
 
     def _tell(self, method: str, arguments: tuple[object, ...]) -> None:
         self.told.append((method, arguments))

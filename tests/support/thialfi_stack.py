@@ -43,17 +43,17 @@ class Cache(Listener):
     def __init__(self, store: Store) -> None:
         self._store = store
         self.versions: dict[str, int] = {}
-        self.heard: list[tuple[str, int | None]] = []
+        self.notified: list[tuple[str, int | None]] = []
         self.wanted: set[str] = set()
         self.state: bytes | None = None
         self.client: Client | None = None
 
     def notify(self, object: str, version: int, payload: bytes | None = None) -> None:
-        self.heard.append((object, version))
+        self.notified.append((object, version))
         self.versions[object] = max(version, self.versions.get(object, 0))
 
     def notify_unknown(self, object: str) -> None:
-        self.heard.append((object, None))
+        self.notified.append((object, None))
         self.versions[object] = self._store.versions.get(object, 0)
 
     def notify_all(self) -> None:

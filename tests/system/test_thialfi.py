@@ -34,16 +34,16 @@ def test_a_client_that_was_away_hears_only_the_latest(stack: Stack) -> None:
     cache.wanted = {"alice", "bob"}
     with stack.cached(address(gateway.url), "web-1", cache):
         stack.store.change("alice")
-        eventually(lambda: ("alice", 1) in cache.heard, PATIENCE)
+        eventually(lambda: ("alice", 1) in cache.notified, PATIENCE)
         eventually(cache.fresh, PATIENCE)
-    cache.heard.clear()
+    cache.notified.clear()
     for _ in range(5):
         stack.store.change("alice")
         stack.store.change("bob")
     eventually(stack.caught_up, PATIENCE)
     with stack.cached(address(gateway.url), "web-1", cache):
         eventually(cache.fresh, PATIENCE)
-    told = {pair for pair in cache.heard if pair[1] is not None}
+    told = {pair for pair in cache.notified if pair[1] is not None}
     assert told <= {("alice", 6), ("bob", 5)}, "and not of the four versions before"
 
 
@@ -56,13 +56,13 @@ def test_who_made_a_change_is_not_told_of_it(stack: Stack) -> None:
         stack.cached(address(gateway.url), "web-1", mine),
         stack.cached(address(gateway.url), "web-2", other),
     ):
-        eventually(lambda: mine.heard and other.heard, PATIENCE)
+        eventually(lambda: mine.notified and other.notified, PATIENCE)
         stack.store.change("alice", source="web-1")
-        eventually(lambda: ("alice", 1) in other.heard, PATIENCE)
+        eventually(lambda: ("alice", 1) in other.notified, PATIENCE)
         stack.store.change("alice", source="web-2")
-        eventually(lambda: ("alice", 2) in mine.heard, PATIENCE)
-    assert ("alice", 1) not in mine.heard
-    assert ("alice", 2) not in other.heard
+        eventually(lambda: ("alice", 2) in mine.notified, PATIENCE)
+    assert ("alice", 1) not in mine.notified
+    assert ("alice", 2) not in other.notified
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_a_gateway_that_is_killed_loses_nothing(stack: Stack) -> None:
     cache = Cache(stack.store)
     cache.wanted = {"alice", "bob"}
     with stack.cached(address(first.url), "web-1", cache):
-        eventually(lambda: len(cache.heard) >= 2, PATIENCE)
+        eventually(lambda: len(cache.notified) >= 2, PATIENCE)
         stack.store.change("alice")
         eventually(cache.fresh, PATIENCE)
         first.end(signal.SIGKILL)

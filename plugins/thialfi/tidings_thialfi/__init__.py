@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncClient", "Client", "Listener"]
 
 # Imported when first used: a stage needs no WebSockets, and a client no Spark.
-_HOMES = {"AsyncClient": "client_aio", "Client": "client", "Listener": "listener"}
+_HOMES = {"AsyncClient": "client.aio", "Client": "client.sync", "Listener": "client.listener"}
 
 
 def __getattr__(name: str) -> Any:

@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Timeout, TokenFile, ZooKeeper, connected, existing_file, security, size, token_file
+from tidings.cli.options import (
+    Timeout,
+    TokenFile,
+    ZooKeeper,
+    connected,
+    existing_file,
+    key_texts,
+    listen_address,
+    security,
+    size,
+    token_file,
+)
 from tidings.cli.output import note, refuse
 from tidings.errors import InvalidOption, PluginMissing
+from tidings_thialfi.gateway.options import GatewayOptions
 
 if TYPE_CHECKING:
     from tidings_thialfi.gateway.gateway import Gateway
@@ -27,29 +39,13 @@ Examples:
   tidings gateway --service contacts --keys keys.txt --id east-1 --peer-secret peers.txt --advertise 10.0.0.7:8080
 """
 
-MOST_GONE = 1000  # connections whose garbage may lie about
+MAX_UNCOLLECTED_CONNECTIONS = 1000  # that are gone, and whose garbage may lie about
+DEFAULTS = GatewayOptions()
 
 
 def add(app: typer.Typer) -> None:
     """Add the command; the entry point `gateway` of the group `tidings.commands`."""
     app.command("gateway", short_help="Serve the clients of a Thialfi service.", epilog=EXAMPLES)(gateway_command)
-
-
-def _listen(text: str) -> tuple[str, int]:
-    from tidings.metrics import parse_address
-
-    try:
-        return parse_address(text)
-    except InvalidOption as error:
-        raise typer.BadParameter(str(error)) from None
-
-
-def _pairs(texts: list[str]) -> dict[str, str]:
-    split = [text.partition("=") for text in texts]
-    for text, (key, equals, _) in zip(texts, split, strict=True):
-        if not key or not equals:
-            raise refuse(f"{text!r} is no option for hooks: write NAME=VALUE")
-    return {key: value for key, _, value in split}
 
 
 def _file(help: str) -> Any:
@@ -68,7 +64,8 @@ def gateway_command(
     service: Annotated[str, typer.Option(metavar="NAME", help="The service whose clients it serves.")],
     keys: Annotated[Any, _file("The keys under which client tokens are issued: a line each, id and base64.")],
     listen: Annotated[
-        Any, typer.Option(metavar="[HOST:]PORT", parser=_listen, help="Where clients reach it. Port 0: a free one.")
+        Any,
+        typer.Option(metavar="[HOST:]PORT", parser=listen_address, help="Where clients reach it. Port 0: a free one."),
     ] = "127.0.0.1:8080",
     id: Annotated[
         str | None, typer.Option(help="Names this gateway; no two may have one id.", show_default="made up")
@@ -104,32 +101,42 @@ def gateway_command(
         Any,
         typer.Option(
             metavar="[HOST:]PORT",
-            parser=_listen,
+            parser=listen_address,
             help="Serve /metrics there, and not where clients connect.",
             show_default=False,
         ),
     ] = None,
-    token_lifetime: Annotated[float, _seconds("How long a client's token is good.")] = 86_400.0,
-    heartbeat: Annotated[float, _seconds("How often a client that has nothing to say shows that it lives.")] = 1200.0,
-    offline_after: Annotated[float, _seconds("After so long a silence a client is offline.")] = 4800.0,
-    resend: Annotated[float, _seconds("When a notification that is not acknowledged is sent again.")] = 60.0,
-    ping: Annotated[float, _seconds("How often a WebSocket is pinged; 0: never.", 0.0)] = 30.0,
-    poll_gap: Annotated[float, _seconds("A client that has not polled for so long is gone.")] = 60.0,
+    token_lifetime: Annotated[float, _seconds("How long a client's token is good.")] = DEFAULTS.token_lifetime,
+    heartbeat: Annotated[
+        float, _seconds("How often a client that has nothing to say shows that it lives.")
+    ] = DEFAULTS.heartbeat,
+    offline_after: Annotated[float, _seconds("After so long a silence a client is offline.")] = DEFAULTS.offline_after,
+    resend: Annotated[float, _seconds("When a notification that is not acknowledged is sent again.")] = DEFAULTS.resend,
+    ping: Annotated[float, _seconds("How often a WebSocket is pinged; 0: never.", 0.0)] = DEFAULTS.ping,
+    poll_gap: Annotated[float, _seconds("A client that has not polled for so long is gone.")] = DEFAULTS.poll_gap,
     max_message: Annotated[
         Any, typer.Option(metavar="SIZE", parser=size, help="The largest message that a client may send.")
-    ] = "64KiB",
+    ] = f"{DEFAULTS.max_message // 2**10}KiB",
     max_queue: Annotated[
         Any, typer.Option(metavar="SIZE", parser=size, help="What may wait for a client that reads slowly.")
-    ] = "256KiB",
+    ] = f"{DEFAULTS.max_queue // 2**10}KiB",
     max_pending: Annotated[
         int,
         typer.Option(metavar="N", min=1, help="Objects of a client whose notifications are kept until acknowledged."),
-    ] = 1000,
-    max_registrations: Annotated[int, typer.Option(metavar="N", min=1, help="Registrations of one client.")] = 10_000,
-    rate: Annotated[float, typer.Option(metavar="N", min=0.01, help="Messages a second of one client.")] = 20.0,
-    burst: Annotated[int, typer.Option(metavar="N", min=1, help="Messages of one client at once.")] = 100,
-    max_connections: Annotated[int, typer.Option(metavar="N", min=1, help="Connections in all.")] = 20_000,
-    max_per_address: Annotated[int, typer.Option(metavar="N", min=1, help="Connections from one address.")] = 1000,
+    ] = DEFAULTS.max_pending,
+    max_registrations: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Registrations of one client.")
+    ] = DEFAULTS.max_registrations,
+    rate: Annotated[
+        float, typer.Option(metavar="N", min=0.01, help="Messages a second of one client.")
+    ] = DEFAULTS.rate,
+    burst: Annotated[int, typer.Option(metavar="N", min=1, help="Messages of one client at once.")] = DEFAULTS.burst,
+    max_connections: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Connections in all.")
+    ] = DEFAULTS.max_connections,
+    max_per_address: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Connections from one address.")
+    ] = DEFAULTS.max_per_address,
     session_timeout: Annotated[
         float,
         typer.Option(
@@ -152,7 +159,6 @@ def gateway_command(
             raise
         raise PluginMissing("a gateway needs aiohttp: pip install 'tidings[gateway]'") from None
     from tidings_thialfi.gateway.hooks import load_hooks
-    from tidings_thialfi.gateway.options import GatewayOptions
     from tidings_thialfi.protocol.tokens import TokenKeys
 
     if (tls_certificate is None) != (tls_key is None):
@@ -162,6 +168,7 @@ def gateway_command(
     if hook_option and hooks is None:
         raise refuse("--hook-option is for --hooks, which names none")
     options = GatewayOptions(
+        token_lifetime=token_lifetime,
         heartbeat=heartbeat,
         offline_after=offline_after,
         resend=resend,
@@ -197,8 +204,7 @@ def gateway_command(
             id=id,
             place=place,
             options=options,
-            hooks=None if hooks is None else load_hooks(hooks, _pairs(hook_option or [])),
-            token_lifetime=token_lifetime,
+            hooks=None if hooks is None else load_hooks(hooks, key_texts(hook_option)),
             publish_to=publish_to,
             publish_tokens=publish_tokens or (),
             trunk_tokens=trunk_tokens or (),
@@ -226,7 +232,7 @@ async def _until_signalled(gateway: Gateway, metrics: tuple[str, int] | None) ->
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end, number)
     collector = asyncio.create_task(_collect(gateway))
-    server = None if metrics is None else MetricsServer(*metrics, gateway.metrics.collectors, gateway.unready)
+    server = None if metrics is None else MetricsServer(*metrics, gateway.metrics.collectors, gateway.readiness.reasons)
     try:
         await gateway.run(
             stop, started=lambda: note(f"gateway {gateway.id} listens on {gateway.address}; Ctrl-C ends it")
@@ -249,9 +255,9 @@ async def _collect(gateway: Gateway) -> None:
     collected = 0
     while True:
         await asyncio.sleep(10.0)
-        doors = gateway.web.doors
-        if doors.left - collected >= max(MOST_GONE, doors.inside // 2):
-            collected = doors.left
+        limits = gateway.http.limits
+        if limits.closed - collected >= max(MAX_UNCOLLECTED_CONNECTIONS, limits.open // 2):
+            collected = limits.closed
             gc.collect()
 
 

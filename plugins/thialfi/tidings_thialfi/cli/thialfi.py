@@ -81,11 +81,11 @@ def status_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 1
 
     with connected(zookeeper, timeout) as cluster:
         service = read(cluster, name)
-        told = _status(cluster, service)
+        found = _status(cluster, service)
     if json:
-        print_json({"service": name, **told})
+        print_json({"service": name, **found})
     else:
-        print_fields({"service": name, **told, **told.pop("rows")})
+        print_fields({"service": name, **found, **found.pop("rows")})
 
 
 @thialfi.command("drop-state", short_help="Throw away all that a service knows; its clients build it again.")
@@ -107,13 +107,13 @@ def drop_state_command(
         raise refuse("drop-state takes either --dry-run, to see what would go, or --execute, to drop it")
     with connected(zookeeper, timeout) as cluster:
         service = read(cluster, name)
-        told = _status(cluster, service)
+        found = _status(cluster, service)
         if execute:
             service = drop_state(cluster, name)
     if json:
-        print_json({"service": name, "executed": execute, "identity": service.identity, "dropped": told["rows"]})
+        print_json({"service": name, "executed": execute, "identity": service.identity, "dropped": found["rows"]})
         return
-    rows = ", ".join(f"{count:,} {table}" for table, count in told["rows"].items()) or "nothing"
+    rows = ", ".join(f"{count:,} {table}" for table, count in found["rows"].items()) or "nothing"
     if execute:
         note(f"service {name!r} has dropped {rows}, and has the identity {service.identity} now")
     else:

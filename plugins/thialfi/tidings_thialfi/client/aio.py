@@ -1,4 +1,4 @@
-"""The asynchronous client: drives the state machine over a channel, and tells the listener.
+"""The asynchronous client: drives the state machine over a channel, and calls the listener.
 
 Three tasks: one keeps a channel open, one sends what is due, one calls the listener, so that a slow listener holds up
 nothing but itself.
@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 from tidings.errors import TidingsError
 from tidings_thialfi.client.backoff import Backoff
 from tidings_thialfi.client.channels import (
-    Channel,
     ChannelBroken,
+    ChannelRefused,
+    GatewayChannel,
+    LongPollChannel,
     NoWebSocket,
-    PollChannel,
-    Refused,
     WebSocketChannel,
     addresses,
     new_session,
@@ -41,9 +41,9 @@ Credentials = Callable[[], str | Awaitable[str | None] | None]
 Objects = Iterable[str | tuple[str, int | None]]
 
 logger = logging.getLogger(__name__)
-_POLLING_SECONDS = 600.0  # then a WebSocket is tried again
-_STEADY_SECONDS = 60.0  # a channel that has lasted so long was a good one
-_PATIENCE = 3  # attempts at a WebSocket before polls are tried although nothing answered
+_POLLING_S = 600.0  # then a WebSocket is tried again
+_STEADY_CHANNEL_S = 60.0  # a channel that has lasted so long was a good one
+_WEBSOCKET_ATTEMPTS = 3  # before polls are tried although nothing answered
 
 
 class ClientStopped(TidingsError):
@@ -79,7 +79,7 @@ class AsyncClient:
         self._rng = random.SystemRandom()
         self._application = application
         self._core = ClientCore(application, rng=self._rng, pace=self._pace)
-        self._channel: Channel | None = None
+        self._channel: GatewayChannel | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._due, self._news = asyncio.Event(), asyncio.Event()
         self.running = False
@@ -209,33 +209,33 @@ class AsyncClient:
             while self.running and not self._core.halted:
                 began = self._now()
                 try:
-                    async with asyncio.timeout(_POLLING_SECONDS if polling and not self._polling else None):
+                    async with asyncio.timeout(_POLLING_S if polling and not self._polling else None):
                         await self._converse(self._new_channel(session, polling))
                 except TimeoutError:
                     polling, failures = False, 0  # polls have worked; perhaps a WebSocket does again
                     continue
-                except Refused as error:
+                except ChannelRefused as error:
                     if not self._core.halted:
                         self._core.fault("refused", str(error), permanent=True)
                     self._poke()
                     return
                 except (ChannelBroken, NoWebSocket) as error:
-                    failures = 0 if self._now() - began >= _STEADY_SECONDS else failures + 1
+                    failures = 0 if self._now() - began >= _STEADY_CHANNEL_S else failures + 1
                     logger.info("%s has no channel: %s", self._application, error)
                     self._core.fault("disconnected", str(error))
-                    blocked = isinstance(error, NoWebSocket) or failures % _PATIENCE == 0
+                    blocked = isinstance(error, NoWebSocket) or failures % _WEBSOCKET_ATTEMPTS == 0
                     polling = self._polling or (not polling and failures > 0 and blocked)
                     if not failures:
                         pauses.reset()
                 self._poke()
                 await asyncio.sleep(pauses.next())
 
-    def _new_channel(self, session: aiohttp.ClientSession, polling: bool) -> Channel:
+    def _new_channel(self, session: aiohttp.ClientSession, polling: bool) -> GatewayChannel:
         if polling:
-            return PollChannel(session, self._poll_address, self._tls, lambda: self._core.token)
+            return LongPollChannel(session, self._poll_address, self._tls, lambda: self._core.token)
         return WebSocketChannel(session, self._socket_address, self._tls)
 
-    async def _converse(self, channel: Channel) -> None:
+    async def _converse(self, channel: GatewayChannel) -> None:
         try:
             await channel.open()
             self._channel = channel
@@ -251,7 +251,7 @@ class AsyncClient:
         self._core.received(message, now=self._now())
         self._poke()
         if self._core.halted:
-            raise Refused("the service will not have this client")
+            raise ChannelRefused("the service will not have this client")
 
     # The listener.
 
@@ -259,20 +259,20 @@ class AsyncClient:
         while self.running:
             self._news.clear()
             while self.running and (event := self._core.next_event()):
-                await self._tell(event)
+                await self._deliver(event)
             if self.running:  # the listener may have stopped the client
                 await self._news.wait()
 
-    async def _tell(self, event: Event) -> None:
+    async def _deliver(self, event: Event) -> None:
         try:
             explicit = await self._call(event)
         except Exception:
             logger.exception("the listener of %s failed at %s, and is told again", self._application, event.method)
-            self._core.tell_again(event, now=self._now())
+            self._core.redeliver(event, now=self._now())
         else:
             if event.handle is not None and not explicit:
                 self._core.acknowledge(event.handle)
-            self._core.told(event, now=self._now())
+            self._core.delivered(event, now=self._now())
         self._due.set()
 
     async def _call(self, event: Event) -> bool:

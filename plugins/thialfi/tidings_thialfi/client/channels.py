@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tidings.errors import InvalidOption, PluginMissing
-from tidings_thialfi.protocol.fields import MAX_MESSAGE_BYTES
+from tidings_thialfi.protocol.constants import MAX_MESSAGE_BYTES, SUBPROTOCOL
 from tidings_thialfi.protocol.messages import BadMessage, FromClient, FromService, encode, parse_service
 
 try:
@@ -23,17 +23,16 @@ try:
 except ModuleNotFoundError as error:
     raise PluginMissing("a Thialfi client needs aiohttp: pip install 'tidings[gateway]'") from error
 
-SUBPROTOCOL = "tidings.thialfi.v1"
-POLL_SECONDS = 50.0  # below the minute after which many proxies give up on an answer
-CONNECT_SECONDS = 15.0
-PING_SECONDS = 30.0
+POLL_WAIT_S = 50.0  # below the minute after which many proxies give up on an answer
+CONNECT_TIMEOUT_S = 15.0
+PING_INTERVAL_S = 30.0
 MAX_POLL_BYTES = 64 * MAX_MESSAGE_BYTES
 
 logger = logging.getLogger(__name__)
 Receive = Callable[[FromService], None]
 
 
-class Refused(Exception):
+class ChannelRefused(Exception):
     """The service ended the channel, and a new one would end alike."""
 
 
@@ -45,7 +44,7 @@ class ChannelBroken(Exception):
     """The channel could not be opened, or has ended."""
 
 
-class Channel(Protocol):
+class GatewayChannel(Protocol):
     """One connection to a gateway. `run` returns never: it raises when the channel has ended."""
 
     async def open(self) -> None:
@@ -92,12 +91,12 @@ class WebSocketChannel:
     async def open(self) -> None:
         """Connect, or raise."""
         try:
-            async with asyncio.timeout(CONNECT_SECONDS):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 self._socket = await self._session.ws_connect(
                     self._address,
                     protocols=(SUBPROTOCOL,),
                     ssl=self._tls or True,
-                    heartbeat=PING_SECONDS,
+                    heartbeat=PING_INTERVAL_S,
                     max_msg_size=2 * MAX_MESSAGE_BYTES,
                 )
         except aiohttp.WSServerHandshakeError as error:
@@ -113,7 +112,7 @@ class WebSocketChannel:
                 _hand_on(frame.data, receive)
         code = self._socket.close_code or 1006
         if 3500 <= code < 4000:
-            raise Refused(f"the gateway closed the WebSocket for good, with code {code}")
+            raise ChannelRefused(f"the gateway closed the WebSocket for good, with code {code}")
         raise ChannelBroken(f"the WebSocket was closed, with code {code}")
 
     async def send(self, message: FromClient) -> None:
@@ -130,7 +129,7 @@ class WebSocketChannel:
                     await self._socket.close()
 
 
-class PollChannel:
+class LongPollChannel:
     """Long polls: one is always under way, and says nothing but whose it is; what is to be said goes beside it."""
 
     def __init__(
@@ -144,7 +143,7 @@ class PollChannel:
         self._token = token
         self._receive: Receive | None = None
         self._answered = asyncio.Event()
-        self._broken: ChannelBroken | Refused | None = None
+        self._broken: ChannelBroken | ChannelRefused | None = None
 
     async def open(self) -> None:
         """Nothing is to be opened."""
@@ -165,14 +164,14 @@ class PollChannel:
                     raise self._broken
                 continue
             began = loop.time()
-            if not await self._post([FromClient(token)], POLL_SECONDS) or self._token() is None:
+            if not await self._post([FromClient(token)], POLL_WAIT_S) or self._token() is None:
                 await asyncio.sleep(max(0.0, began + 1 - loop.time()))  # whatever answers at once is not to be hurried
 
     async def send(self, message: FromClient) -> None:
         """Send a message, or lose it."""
         try:
             await self._post([message], 0)
-        except (ChannelBroken, Refused) as error:
+        except (ChannelBroken, ChannelRefused) as error:
             self._broken = error
             self._answered.set()
 
@@ -181,7 +180,7 @@ class PollChannel:
 
     async def _post(self, messages: list[FromClient], wait: float) -> int:
         texts = ",".join(map(encode, messages))
-        limit = aiohttp.ClientTimeout(total=wait + CONNECT_SECONDS)
+        limit = aiohttp.ClientTimeout(total=wait + CONNECT_TIMEOUT_S)
         try:
             async with self._session.post(
                 self._address,

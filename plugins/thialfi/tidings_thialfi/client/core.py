@@ -2,7 +2,7 @@
 
 It does no input or output, and knows no clock and no chance but those passed in, so that every run can be repeated.
 Whoever drives it calls `messages` whenever something was put in and whenever `wake` has come, sends what that returns,
-and tells the listener what `next_event` returns. The channel may lose, repeat and reorder what is sent.
+and calls the listener with what `next_event` returns. The channel may lose, repeat and reorder what is sent.
 
 `docs/thialfi-protocol.md` says what a client must do, in the order of this module.
 """
@@ -15,16 +15,18 @@ from dataclasses import dataclass, replace
 
 from tidings.errors import InvalidOption
 from tidings_thialfi.client.backoff import Backoff
-from tidings_thialfi.client.dedup import Told
+from tidings_thialfi.client.dedup import Deduplicator
 from tidings_thialfi.client.events import NEVER, Events
 from tidings_thialfi.client.listener import Event, Handle
 from tidings_thialfi.client.registrations import Changes, Registrations, Verdict
 from tidings_thialfi.client.resume import Resuming
 from tidings_thialfi.client.saved_state import Saved, restore, save
+from tidings_thialfi.protocol.constants import MAX_APPLICATION_BYTES, MAX_NUMBER
 from tidings_thialfi.protocol.digests import Digest
-from tidings_thialfi.protocol.fields import MAX_APPLICATION_BYTES, MAX_NUMBER
 from tidings_thialfi.protocol.messages import Ack, Fault, FromClient, FromService, Grant, Hello, Notice, split
 from tidings_thialfi.protocol.rate_limit import Bucket
+
+_STEADY_GRANT_S = 60.0  # a token that was good for so long was a good one
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class ClientCore:
         self._hellos = self._backoff()
         self._repeats, self._syncs = self._backoff(self._pace.answer), self._backoff(2 * self._pace.answer)
         self._registrations = Registrations(0)
-        self._told = Told()
+        self._dedup = Deduplicator()
         self._events = Events(self._stands, self._backoff)
         self._resuming = Resuming(self._pace.settle, self._pace.resume, self._pace.held)
         self._acks: dict[tuple[str, bool], Ack] = {}
@@ -90,10 +92,10 @@ class ClientCore:
         if version is not None and not 0 <= version <= MAX_NUMBER:
             raise InvalidOption(f"{version} is no version of object {name[:32]!r}: it is from 0 to 2^63-1")
         self._registrations.register(name)
-        self._told.begin(name, version)
+        self._dedup.track(name, version)
         self._resuming.registered(now)
         for notice in self._resuming.release(name):
-            self._hear(notice)
+            self._take_notice(notice)
 
     def unregister(self, name: str, *, now: float) -> None:
         """Intend not to be registered for an object."""
@@ -103,14 +105,14 @@ class ClientCore:
 
     def acknowledge(self, handle: Handle) -> None:
         """The application has dealt with a notification."""
-        if ack := self._told.acknowledge(handle, self._registrations.client):
+        if ack := self._dedup.acknowledge(handle, self._registrations.client):
             self._acknowledge(ack)
         self._events.settle(("notify_unknown" if handle.unknown else "notify", handle.object))
 
-    # What the application is told.
+    # What the listener is called with.
 
     def next_event(self) -> Event | None:
-        """The next event for the listener, which is then to be answered by `told` or `tell_again`."""
+        """The next event for the listener, which is then to be answered by `delivered` or `redeliver`."""
         return self._events.next()
 
     def fault(self, code: str, message: str, *, permanent: bool = False) -> None:
@@ -118,15 +120,15 @@ class ClientCore:
         self.halted |= permanent
         self._events.emit(Event("error", (code, message, permanent)))
 
-    def told(self, event: Event, *, now: float) -> None:
-        """The listener has been told. A notification is acknowledged apart from this."""
+    def delivered(self, event: Event, *, now: float) -> None:
+        """The listener has returned. A notification is acknowledged apart from this."""
         if event.handle is None:
             self._events.settle(event.key)
         if event.method == "reissue_registrations":
             self._resuming.reissued(now)
 
-    def tell_again(self, event: Event, *, now: float) -> None:
-        """The listener has failed: tell it again later, if nothing newer has come by then."""
+    def redeliver(self, event: Event, *, now: float) -> None:
+        """The listener has failed: call it again later, if nothing newer has come by then."""
         self._events.fail(event, now)
 
     # What the channel does.
@@ -181,7 +183,7 @@ class ClientCore:
                 arguments = failure.name, failure.transient, failure.reason
                 self._events.emit(Event("registration_failure", arguments, failure.name))
         for notice in message.notify:
-            self._hear(notice)
+            self._take_notice(notice)
         if message.digest is not None and message.seen is not None:
             self._theirs = message.digest, message.seen
             self._compare(now)
@@ -289,11 +291,11 @@ class ClientCore:
         self._nonce, self._token, self._stale = None, grant.token, False
         if fresh:
             self._resuming.end()
-            self._told.forget_numbers()
+            self._dedup.forget_numbers()
             self._acks = {key: ack for key, ack in self._acks.items() if not ack.unknown}
             self._theirs = None
         mine.adopt(grant.client, fresh=fresh)
-        if now - self._granted > 60:
+        if now - self._granted > _STEADY_GRANT_S:
             self._hellos.reset()
         self._granted = self._beat = now
         self._repeat = NEVER
@@ -308,7 +310,7 @@ class ClientCore:
 
     def _say_hello(self, now: float) -> None:
         # A service that grants a token and refuses it at once is not to be asked in a tight loop.
-        self._hello = now if now - self._granted > 60 else now + self._hellos.next()
+        self._hello = now if now - self._granted > _STEADY_GRANT_S else now + self._hellos.next()
 
     def _take_error(self, error: Fault, now: float) -> None:
         if error.retry is not None:
@@ -367,10 +369,10 @@ class ClientCore:
 
     # Notifications.
 
-    def _hear(self, notice: Notice) -> None:
+    def _take_notice(self, notice: Notice) -> None:
         client = self._registrations.client
         assert client is not None
-        found = self._told.hear(notice, client)
+        found = self._dedup.take(notice, client)
         if isinstance(found, Ack):
             self._acknowledge(found)
         elif isinstance(found, Handle):
@@ -384,12 +386,12 @@ class ClientCore:
         self._acks[key] = max(ack, self._acks.get(key, ack), key=lambda one: one.version)
 
     def _drop(self, name: str) -> None:
-        self._told.end(name)
+        self._dedup.untrack(name)
         for method in ("notify", "notify_unknown"):
             self._events.drop((method, name))
 
     def _stands(self, event: Event) -> bool:
-        return event.handle is None or self._told.current(event.handle)
+        return event.handle is None or self._dedup.current(event.handle)
 
     # Time.
 

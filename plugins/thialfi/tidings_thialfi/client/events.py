@@ -1,7 +1,7 @@
-"""The events that a listener is to be told, and those at which it failed, which it is told again later.
+"""The events that a listener is to be called with, and those at which it failed, which are delivered again later.
 
 Of two events about the same thing only the newer is kept, so that a listener which never comes costs no more memory
-than there are things to tell of.
+than there are things that events are about.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NEVER = float("inf")
 
 @dataclass(slots=True)
 class _Failing:
-    """At what the listener failed, if that still matters; when it is told again, and how the pauses grow."""
+    """At what the listener failed, if that still matters; when it is delivered again, and how the pauses grow."""
 
     pauses: Backoff
     at: float
@@ -33,7 +33,7 @@ class Events:
         self._failing: dict[tuple[str, str], _Failing] = {}
 
     def emit(self, event: Event) -> None:
-        """Tell this, and nothing older about the same thing."""
+        """Deliver this, and nothing older about the same thing."""
         self._waiting.pop(event.key, None)
         self._waiting[event.key] = event
         if failing := self._failing.get(event.key):
@@ -48,12 +48,12 @@ class Events:
         return None
 
     def fail(self, event: Event, now: float) -> None:
-        """The listener has failed at this: tell it again after a pause, longer than the one before."""
+        """The listener has failed at this: deliver it again after a pause, longer than the one before."""
         failing = self._failing.setdefault(event.key, _Failing(self._pauses(), NEVER, None))
         failing.at, failing.event = now + failing.pauses.next(), event
 
     def settle(self, key: tuple[str, str]) -> None:
-        """This was told. A later one about the same thing may be waiting to be told again, and stays."""
+        """This was delivered. A later one about the same thing may be waiting to be delivered again, and stays."""
         failing = self._failing.get(key)
         if failing is not None and (
             failing.event is None or failing.event.handle is None or not self._stands(failing.event)
@@ -66,11 +66,11 @@ class Events:
         self._failing.pop(key, None)
 
     def wake(self) -> float:
-        """When something is to be told again."""
+        """When something is to be delivered again."""
         return min((one.at for one in self._failing.values()), default=NEVER)
 
     def act(self, now: float) -> None:
-        """Queue what is to be told again by now."""
+        """Queue what is to be delivered again by now."""
         for key, failing in self._failing.items():
             if failing.event is not None and now >= failing.at:
                 self._waiting.setdefault(key, failing.event)

@@ -1,6 +1,6 @@
 """What a client tells its application: events, and the listener whose methods are called with them.
 
-An event that has not been told yet is replaced by a newer one about the same thing, so that a listener which is slow
+An event that was not delivered yet is replaced by a newer one about the same thing, so that a listener which is slow
 costs no more memory than the objects that the client is registered for.
 """
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidings.errors import InvalidOption
+from tidings_thialfi.protocol.constants import MAX_ENTRIES, MAX_NUMBER, MAX_OBJECT_BYTES
 from tidings_thialfi.protocol.digests import Digest
-from tidings_thialfi.protocol.fields import MAX_ENTRIES, MAX_NUMBER, MAX_OBJECT_BYTES
 from tidings_thialfi.protocol.messages import Failure, Status, SyncPart
 
 MAX_REGISTRATIONS = 100_000  # of the longest names, they fit into the parts of one sync
 _PART_BYTES = 56 * 1024  # leaves room for the token
-_PATIENCE = 3  # so often are operations repeated while the digests differ, before all is sent again
+_REPEATS_BEFORE_SYNC = 3  # of operations, while the digests differ
 
 Changes = list[tuple[str, bool]]
 
@@ -151,7 +151,11 @@ class Registrations:
         if digest == self.digest and not late:
             self._taken = seen
             return Verdict.AGREE
-        if digest == self.digest or self.sync is not None or (self.outstanding and (late or attempts < _PATIENCE)):
+        if (
+            digest == self.digest
+            or self.sync is not None
+            or (self.outstanding and (late or attempts < _REPEATS_BEFORE_SYNC))
+        ):
             return Verdict.OPEN
         return Verdict.BEHIND if late else Verdict.DIFFER
 

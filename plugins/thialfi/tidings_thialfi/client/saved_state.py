@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import xxhash
 
-from tidings_thialfi.protocol import fields
+from tidings_thialfi.protocol import constants, fields
 
-_MARK = b"tidings-thialfi-1\n"
-_SUM_BYTES = 8
+_MAGIC = b"tidings-thialfi-1\n"
+_CHECKSUM_BYTES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,21 @@ def save(saved: Saved, application: str) -> bytes:
     """
     parts = {"application": application, "client": str(saved.client), "token": saved.token}
     body = json.dumps(parts, separators=(",", ":")).encode()
-    return _MARK + xxhash.xxh64_digest(body) + body
+    return _MAGIC + xxhash.xxh64_digest(body) + body
 
 
 def restore(state: bytes | None, application: str) -> Saved | None:
     """What was kept, or None if these bytes are not of this application or are broken."""
-    head = len(_MARK) + _SUM_BYTES
-    if not state or not state.startswith(_MARK) or len(state) > fields.MAX_MESSAGE_BYTES:
+    head = len(_MAGIC) + _CHECKSUM_BYTES
+    if not state or not state.startswith(_MAGIC) or len(state) > constants.MAX_MESSAGE_BYTES:
         return None
-    if xxhash.xxh64_digest(state[head:]) != state[len(_MARK) : head]:
+    if xxhash.xxh64_digest(state[head:]) != state[len(_MAGIC) : head]:
         return None
     try:
         parts = json.loads(state[head:])
         if parts["application"] != application:
             return None
-        token = fields.opaque("token", parts["token"], fields.MAX_TOKEN_BYTES)
+        token = fields.opaque("token", parts["token"], constants.MAX_TOKEN_BYTES)
         return Saved(fields.number("client", parts["client"]), token)
     except (ValueError, TypeError, KeyError, RecursionError, fields.BadMessage):
         return None

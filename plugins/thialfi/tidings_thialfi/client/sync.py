@@ -21,7 +21,7 @@ from tidings_thialfi.client.core import Pace
 from tidings_thialfi.client.listener import Event, Handle, Listener, call
 
 T = TypeVar("T")
-_STOP_SECONDS = 10.0
+_STOP_TIMEOUT_S = 10.0
 
 
 class Client:
@@ -94,10 +94,10 @@ class Client:
             return
         atexit.unregister(self.stop)
         with contextlib.suppress(TimeoutError):
-            asyncio.run_coroutine_threadsafe(self._client.stop(), loop).result(_STOP_SECONDS)
-        self._worker.stop(_STOP_SECONDS)
+            asyncio.run_coroutine_threadsafe(self._client.stop(), loop).result(_STOP_TIMEOUT_S)
+        self._worker.stop(_STOP_TIMEOUT_S)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(_STOP_SECONDS)
+        thread.join(_STOP_TIMEOUT_S)
 
     def register(self, object: str, version: int | None = None) -> None:
         """Register for an object. `version` is the one that you have: what is not above it is not notified."""

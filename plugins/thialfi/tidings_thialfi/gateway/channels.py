@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SHUTDOWN, DISPLACED, SLOW, SILENT = 3001, 3002, 3008, 3012
 MALFORMED, DENIED = 3501, 3507
-LAST_WORD = 5.0  # seconds that a client has to read why it is sent away
+CLOSE_TIMEOUT_S = 5.0  # what a client has to read why it is sent away
 
 
 class Pipe:
@@ -89,7 +89,7 @@ class Pipe:
     async def _close(self, code: int, reason: str) -> None:
         transport = self._request.transport
         try:
-            async with asyncio.timeout(LAST_WORD):
+            async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 if self._writer is not None:
                     await asyncio.wait([self._writer])
                 await self._socket.close(code=code, message=reason.encode()[:123])
@@ -98,10 +98,10 @@ class Pipe:
                 transport.abort()  # a closing transport would wait for a reader that does not read
 
 
-class Channel:
+class ClientChannel:
     """One client's way: what is known of it, and how to send to it."""
 
-    __slots__ = ("address", "authorization", "bucket", "faults", "session", "told", "user")
+    __slots__ = ("address", "authorization", "bucket", "faults", "session", "user", "warned")
     kind = "channel"
 
     def __init__(self, address: str, authorization: str | None, bucket: Bucket) -> None:
@@ -112,7 +112,7 @@ class Channel:
         self.user: str | None = None
         """Who is there, once it has said so; the name is empty if nobody is asked."""
         self.faults = 0
-        self.told = float("-inf")
+        self.warned = float("-inf")
         """When it was last told that it is too fast."""
 
     def send(self, message: FromService) -> bool:
@@ -136,7 +136,7 @@ class Channel:
         return False
 
 
-class SocketChannel(Channel):
+class SocketChannel(ClientChannel):
     """A WebSocket of one client."""
 
     __slots__ = ("pipe",)
@@ -160,7 +160,7 @@ class SocketChannel(Channel):
         return self.pipe.waiting > 0
 
 
-class TagChannel(Channel):
+class TagChannel(ClientChannel):
     """One client on a trunk, behind its tag."""
 
     __slots__ = ("_pipe", "_tag", "inbox", "open", "working")
@@ -179,7 +179,7 @@ class TagChannel(Channel):
         return self.open and self._pipe.send(f"[{self._tag},{text}]")
 
     def close(self, code: int, reason: str) -> None:
-        """Tell the proxy to let go of the client; the trunk goes on."""
+        """Tell the proxy that the client is sent away; the trunk goes on."""
         if self.open:
             self.open = False
             self._pipe.send(f"[{self._tag},null]")
@@ -190,7 +190,7 @@ class TagChannel(Channel):
         return self._pipe.waiting > 0
 
 
-class PollChannel(Channel):
+class PollChannel(ClientChannel):
     """A client that polls: what it is told waits for its next poll."""
 
     __slots__ = ("_bytes", "_limit", "_queue", "_ready", "closed", "polled", "polling")

@@ -6,15 +6,15 @@ from collections import Counter
 from collections.abc import Iterable
 
 
-class Doors:
+class ConnectionLimits:
     """Who may connect: so many in all, so many from an address, and from these pages.
 
-    >>> doors = Doors(most=2, most_per_address=1, origins=["https://app.example"])
-    >>> doors.enter("10.0.0.1", None), doors.enter("10.0.0.1", None)
+    >>> limits = ConnectionLimits(most=2, most_per_address=1, origins=["https://app.example"])
+    >>> limits.accept("10.0.0.1", None), limits.accept("10.0.0.1", None)
     (None, 'address')
-    >>> doors.enter("10.0.0.2", "https://evil.example"), doors.enter("10.0.0.2", "https://app.example")
+    >>> limits.accept("10.0.0.2", "https://evil.example"), limits.accept("10.0.0.2", "https://app.example")
     ('origin', None)
-    >>> doors.enter("10.0.0.3", None)
+    >>> limits.accept("10.0.0.3", None)
     'connections'
     """
 
@@ -22,31 +22,32 @@ class Doors:
         self._most = most
         self._most_per_address = most_per_address
         self._origins = frozenset(origins)
-        self._inside: Counter[str] = Counter()
-        self.inside = 0
-        self.left = 0
-        """How many have been inside and are gone."""
+        self._by_address: Counter[str] = Counter()
+        self.open = 0
+        """How many connections there are."""
+        self.closed = 0
+        """How many there have been that are gone."""
 
-    def admits(self, origin: str | None) -> bool:
+    def allows(self, origin: str | None) -> bool:
         """Whether a page of this origin may connect; what is no browser names none, and may."""
         return origin is None or "*" in self._origins or origin.rstrip("/") in self._origins
 
-    def enter(self, address: str, origin: str | None) -> str | None:
-        """Let one in, who must `leave`; or the limit that keeps it out."""
-        if not self.admits(origin):
+    def accept(self, address: str, origin: str | None) -> str | None:
+        """Count one more connection, which must be released; or the limit that keeps it out."""
+        if not self.allows(origin):
             return "origin"
-        if self.inside >= self._most:
+        if self.open >= self._most:
             return "connections"
-        if self._inside[address] >= self._most_per_address:
+        if self._by_address[address] >= self._most_per_address:
             return "address"
-        self._inside[address] += 1
-        self.inside += 1
+        self._by_address[address] += 1
+        self.open += 1
         return None
 
-    def leave(self, address: str) -> None:
-        """One that was let in has gone."""
-        self.inside -= 1
-        self.left += 1
-        self._inside[address] -= 1
-        if not self._inside[address]:
-            del self._inside[address]
+    def release(self, address: str) -> None:
+        """A connection that was accepted is gone."""
+        self.open -= 1
+        self.closed += 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]

@@ -2,6 +2,9 @@
 
 It is a subscriber of the notifications, so gateways share the flows and take over from each other, and a producer of
 the operations. What it holds of its clients is soft, and lost with it: they connect elsewhere and are told again.
+
+Its parts are made in one order, each from those before it; what a part finds that concerns another it returns as an
+effect, and `Dispatcher` carries that out.
 """
 
 from __future__ import annotations
@@ -26,27 +29,32 @@ from tidings.errors import InvalidOption, UnknownApplication
 from tidings.names import check_name
 from tidings.wire.bearers import Bearers
 from tidings.wire.security import OPEN, Security
-from tidings_thialfi.gateway.channels import DISPLACED, SHUTDOWN, SILENT
+from tidings_thialfi.gateway.channels import SHUTDOWN
+from tidings_thialfi.gateway.dispatch import Dispatcher
+from tidings_thialfi.gateway.flow_handler import FlowHandler
+from tidings_thialfi.gateway.gauges import GatewayGauges
 from tidings_thialfi.gateway.hooks import GatewayHooks, Guard
-from tidings_thialfi.gateway.http import Web
-from tidings_thialfi.gateway.inbound import Desk
+from tidings_thialfi.gateway.http import HttpServer
+from tidings_thialfi.gateway.inbound import Inbound
 from tidings_thialfi.gateway.metrics import GatewayMetrics
+from tidings_thialfi.gateway.operations import OperationWriter
 from tidings_thialfi.gateway.options import GatewayOptions
-from tidings_thialfi.gateway.outbound import Intake, Pusher
+from tidings_thialfi.gateway.outbound import Outbound
 from tidings_thialfi.gateway.presence import Presence
+from tidings_thialfi.gateway.readiness import Readiness
 from tidings_thialfi.gateway.registry import Places, Registry, gateways_of
+from tidings_thialfi.gateway.relay import Watchers
 from tidings_thialfi.gateway.routes import Routes
-from tidings_thialfi.gateway.sessions import Row, Session
+from tidings_thialfi.gateway.sessions import Sessions
 from tidings_thialfi.protocol.messages import FromService
 from tidings_thialfi.protocol.stream_schema import notifications_of, operations_of
 from tidings_thialfi.protocol.tokens import TokenKeys
 from tidings_thialfi.service import read
 
-TICK = 0.5  # seconds between looks at what is due
-ROUNDS = 10  # looks for what is to be sent again, in the time after which it is
-REMINDER = 86_400.0  # seconds after which the stage is told again that a client is there, lest it forget the client
-BACKLOG = 4096
-STALE_AT_ONCE = 2_000  # clients a second that are asked to say hello again
+SWEEP_INTERVAL_S = 0.5
+CHECKS_PER_SPAN = 10  # looks at what is due, in the time after which it is
+BACKLOG_CONNECTIONS = 4096
+STALE_CLIENTS_PER_S = 2_000  # that are asked to say hello again
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +88,6 @@ class Gateway:
         place: GatewayPlace | None = None,
         options: GatewayOptions | None = None,
         hooks: GatewayHooks | None = None,
-        token_lifetime: float = 30 * 86_400.0,
         publish_to: str | None = None,
         publish_tokens: Sequence[str] = (),
         trunk_tokens: Sequence[str] = (),
@@ -93,74 +100,45 @@ class Gateway:
         self.metrics = GatewayMetrics()
         self.address = ""
         self._cluster = cluster
-        self._identity = read(cluster, service).identity
+        self._tasks: set[asyncio.Task[None]] = set()
+        secret = self.place.peer_secret
+        identity = read(cluster, service).identity
+        guard = Guard(hooks)
+        watchers = Watchers()
         self._notifications = cluster.stream(notifications_of(service))
-        self._operations = cluster.stream(operations_of(service)).async_producer(linger=0.002)
-        self._publisher = cluster.stream(publish_to).async_producer() if publish_to else None
-        self._guard = Guard(hooks)
-        self._presence = Presence(self._write, self.id)
-        self._desk = Desk(
+        self._operations = OperationWriter(
+            cluster.stream(operations_of(service)).async_producer(linger=0.002), self.metrics
+        )
+        self._producer = cluster.stream(publish_to).async_producer() if publish_to else None
+        self._sessions = Sessions()
+        self._inbound = Inbound(
+            self._sessions,
             keys,
-            lambda: self._identity,
-            self._write,
-            come=lambda session: self._routes.come(session),
-            gone=lambda session: self._routes.gone(session),
+            identity,
+            self._operations,
             options=self.options,
             metrics=self.metrics,
-            guard=self._guard,
-            token_lifetime=token_lifetime,
+            guard=guard,
         )
-        self._pusher = Pusher(
-            self._desk.sessions, lambda: self._routes, guard=self._guard, options=self.options, metrics=self.metrics
+        self._outbound = Outbound(self._sessions, watchers, guard=guard, options=self.options, metrics=self.metrics)
+        routes = Routes(
+            self.id, self._notifications.shards, self._sessions, watchers, secret=secret, tls=self.place.peer_tls
         )
-        self._routes = Routes(
-            self.id,
-            self._notifications.shards,
-            self._desk.sessions,
-            self._presence,
-            said=self._pusher.tell,
-            displaced=self._displace,
-            metrics=self.metrics,
-            secret=self.place.peer_secret,
-            tls=self.place.peer_tls,
-        )
-        self.web = Web(
-            self._desk,
-            self._routes,
+        presence = Presence(self._operations, self.id)
+        self._dispatcher = Dispatcher(self._inbound, self._outbound, routes, presence, self.metrics)
+        self.readiness = Readiness(cluster.coordination.client, routes, alone=secret is None)
+        self.http = HttpServer(
+            self._dispatcher,
+            self.readiness,
             options=self.options,
             metrics=self.metrics,
-            unready=self.unready,
-            publish=self._published if self._publisher else None,
+            producer=self._producer,
             publishers=Bearers(publish_tokens),
             trunks=Bearers(trunk_tokens),
-            peers=Bearers([self.place.peer_secret] if self.place.peer_secret else ()),
+            peers=Bearers([secret] if secret else ()),
             serve_metrics=serve_metrics,
         )
-        self._closing = False
-        self._listened = time.monotonic()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.metrics.gauge("connections", "WebSockets and polls of clients.", lambda: self.web.doors.inside)
-        self.metrics.gauge("sessions", "Clients that are online here.", lambda: len(self._desk.sessions))
-        self.metrics.gauge("unrouted_sessions", "Clients whose flow no gateway holds.", lambda: self._routes.unrouted)
-        self.metrics.gauge("flows", "Flows of notifications that are here.", lambda: len(self._routes.here))
-        self.metrics.gauge("watched_clients", "Clients of other gateways.", lambda: len(self._routes.watchers))
-        self.metrics.gauge("hook_failures", "Hooks that failed or were late.", lambda: self._guard.failures)
-        self.metrics.gauge(
-            "unacknowledged_notifications",
-            "Notifications that are kept until they are acknowledged.",
-            lambda: sum(len(session.pending) for session in self._desk.sessions),
-        )
-
-    def unready(self) -> list[str]:
-        """Why clients should go elsewhere; nothing if they need not."""
-        reasons = []
-        if self._closing:
-            reasons.append("the gateway is shutting down")
-        if not self._cluster.coordination.client.connected:
-            reasons.append("ZooKeeper cannot be reached")
-        if self._routes.unrouted and self.place.peer_secret is None and self._routes.elsewhere:
-            reasons.append("flows of clients here are with other gateways, and no secret for relays was given")
-        return reasons
+        self.metrics.registry.register(GatewayGauges(self.http.limits, self._sessions, routes, guard))
 
     async def run(self, stop: asyncio.Event, started: Callable[[], None] = lambda: None) -> None:
         """Serve clients until `stop` is set; then close what is open, so that clients go elsewhere.
@@ -176,7 +154,7 @@ class Gateway:
                 application, [self._notifications.name], start="latest", balance="zookeeper"
             )
         runner = web.AppRunner(
-            self.web.app, access_log=None, handle_signals=False, shutdown_timeout=2.0, logger=_http_logger()
+            self.http.app, access_log=None, handle_signals=False, shutdown_timeout=2.0, logger=_http_logger()
         )
         await runner.setup()
         try:
@@ -185,7 +163,7 @@ class Gateway:
                 self.place.host,
                 self.place.port,
                 ssl_context=self.place.tls,
-                backlog=BACKLOG,
+                backlog=BACKLOG_CONNECTIONS,
                 reuse_address=True,
             )
             try:
@@ -197,14 +175,14 @@ class Gateway:
             async with self._joined(loop, application):
                 started()
                 await self._serve(stop)
-                self._closing = True
+                self.readiness.closing = True
                 await site.stop()
                 await self._send_away()
         finally:
             await runner.cleanup()
             await self._operations.close()
-            if self._publisher is not None:
-                await self._publisher.close()
+            if self._producer is not None:
+                await self._producer.close()
 
     @asynccontextmanager
     async def _joined(self, loop: asyncio.AbstractEventLoop, application: str) -> AsyncIterator[None]:
@@ -222,7 +200,7 @@ class Gateway:
             try:
                 subscriber = self._cluster.subscribe(
                     application,
-                    Intake(loop, self._pusher, self._routes),
+                    FlowHandler(loop, self._dispatcher, self._outbound),
                     id=self.id,
                     address=self.place.subscriber,
                     security=self.place.security,
@@ -238,80 +216,48 @@ class Gateway:
         finally:
             await asyncio.to_thread(subscriber.close)
             await asyncio.to_thread(registry.close)
-            await self._routes.close()
+            await self._dispatcher.close()
 
     async def _serve(self, stop: asyncio.Event) -> None:
         """Do what is due now and then, until the end is asked for."""
-        pause = min(TICK, self.options.resend / ROUNDS)
-        swept = time.monotonic()
+        pause = min(SWEEP_INTERVAL_S, self.options.resend / CHECKS_PER_SPAN)
+        swept = expired = time.monotonic()
         while not stop.is_set():
             try:
                 await asyncio.wait_for(stop.wait(), pause)
             except TimeoutError:
                 now = time.monotonic()
-                self._pusher.resend(now)
-                if now - swept >= TICK:
+                self._outbound.resend(now)
+                if now - swept >= SWEEP_INTERVAL_S:
                     swept = now
-                    self._sweep(now)
+                    self._dispatcher.find_routes()
+                    self.http.sweep()
+                    if now - expired >= self.options.offline_after / CHECKS_PER_SPAN:
+                        expired = now
+                        self._dispatcher.expire(now)
 
     async def _send_away(self) -> None:
         """Mark all clients offline, then close their channels so that they connect elsewhere: in this order.
 
         A client is at another gateway at once, and an `offline` after its `online` there would be wrong.
         """
-        self._desk.closed = True
-        for session in self._desk.sessions:
-            if self._desk.sessions.end(session):
-                self._routes.gone(session)
-        await self._presence.flush()
-        self.web.close(SHUTDOWN, "the gateway is shutting down")
-        await self.web.closed()
-
-    def _sweep(self, now: float) -> None:
-        self._routes.retry()
-        self.web.sweep()
-        if now - self._listened < self.options.offline_after / ROUNDS:
-            return
-        self._listened = now
-        for session in self._desk.sessions.silent(now, self.options.offline_after):
-            session.channel.close(SILENT, "nothing was heard for too long")
-            self._desk.leave(session.channel)
-        for session in self._desk.sessions:
-            if session.routed and now - session.noted >= REMINDER:
-                self._routes.come(session)
+        await self._dispatcher.end_sessions()
+        self.http.close(SHUTDOWN, "the gateway is shutting down")
+        await self.http.closed()
 
     def _placed(self, places: Places) -> None:
-        if places.identity is not None and places.identity != self._identity:
+        if places.identity is not None and places.identity != self._inbound.identity:
             logger.warning("service %s has another identity now: clients will get new tokens", self.service)
-            self._identity = places.identity
-            self._spawn(self._tell_stale())
-        self._routes.placed(places.holders, places.urls)
+            self._inbound.identity = places.identity
+            self._spawn(self._send_stale())
+        self._dispatcher.flows_placed(places.holders, places.urls)
 
-    async def _tell_stale(self) -> None:
+    async def _send_stale(self) -> None:
         """Have clients get tokens of the new identity, a part of them at a time; who says something is told anyway."""
-        for number, session in enumerate(self._desk.sessions):
+        for number, session in enumerate(self._sessions):
             session.channel.send(FromService(stale=True))
-            if number % STALE_AT_ONCE == STALE_AT_ONCE - 1:
+            if number % STALE_CLIENTS_PER_S == STALE_CLIENTS_PER_S - 1:
                 await asyncio.sleep(1.0)
-
-    def _displace(self, session: Session) -> None:
-        self.metrics.displaced.inc()
-        self._routes.forget(session)
-        self._desk.dismiss(session, DISPLACED, "the client came on another channel")
-
-    async def _write(self, made: Sequence[Row]) -> None:
-        began = time.perf_counter()
-        if len(made) == 1:  # most are alone, and a table for one row costs ten times as much
-            await self._operations.publish(**made[0])
-        else:
-            await self._operations.publish_many(made)
-        self.metrics.durable.observe(time.perf_counter() - began)
-        for row in made:
-            self.metrics.rows.labels(row["attributes"]["op"]).inc()
-
-    async def _published(self, updates: Sequence[dict[str, Any]]) -> None:
-        assert self._publisher is not None
-        await self._publisher.publish_many(updates)
 
     def _spawn(self, work: Any) -> None:
         task = asyncio.create_task(work)

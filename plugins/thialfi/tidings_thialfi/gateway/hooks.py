@@ -92,7 +92,7 @@ class Guard:
             return frozenset()
         return frozenset(objects) - frozenset(await self._ask(self._hooks.may_register(user, objects), ()))
 
-    async def hearable(self, user: str, objects: Collection[str]) -> frozenset[str]:
+    async def notifiable(self, user: str, objects: Collection[str]) -> frozenset[str]:
         """Those of the objects of which the user may be told now."""
         if self._hooks is None or not self._hooks.checks_notifications:
             return frozenset(objects)

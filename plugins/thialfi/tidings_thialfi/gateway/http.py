@@ -6,68 +6,63 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
 
 from aiohttp import WSMsgType, web
 from prometheus_client.exposition import choose_encoder
 
 from tidings.errors import InvalidUpdate, TidingsError
+from tidings.producers import AsyncProducer
 from tidings.wire.bearers import Bearers
 from tidings_thialfi.gateway.channels import MALFORMED, Pipe, SocketChannel
-from tidings_thialfi.gateway.connection_limits import Doors
-from tidings_thialfi.gateway.inbound import Desk
+from tidings_thialfi.gateway.connection_limits import ConnectionLimits
+from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.gateway.polls import Polls
-from tidings_thialfi.gateway.publish_api import MAX_BYTES, updates_of
-from tidings_thialfi.gateway.relay import SUBPROTOCOL as RELAY
-from tidings_thialfi.gateway.routes import Routes
+from tidings_thialfi.gateway.publish_api import MAX_BODY_BYTES, updates_of
+from tidings_thialfi.gateway.readiness import Readiness
+from tidings_thialfi.gateway.relay import MAX_FRAME_BYTES, RELAY_SUBPROTOCOL
 from tidings_thialfi.gateway.trunk import Trunk
-from tidings_thialfi.protocol.messages import VERSION, BadMessage
-from tidings_thialfi.protocol.rate_limit import Bucket
+from tidings_thialfi.protocol.constants import SUBPROTOCOL, TRUNK_SUBPROTOCOL, VERSION
+from tidings_thialfi.protocol.messages import BadMessage
 
-CLIENT = "tidings.thialfi.v1"
-TRUNK = "tidings.thialfi.trunk.v1"
-TRUNK_QUEUE = 64 * 2**20  # bytes that wait for a slow proxy, or for another gateway
+MAX_PEER_QUEUE_BYTES = 64 * 2**20  # for a slow proxy, or for another gateway
 
 logger = logging.getLogger(__name__)
-Publish = Callable[[Sequence[dict[str, Any]]], Awaitable[None]]
 
 
-class Web:
-    """Turns requests into calls of the desk and of the routes; holds every channel that is open."""
+class HttpServer:
+    """Turns requests into calls of the dispatcher; holds every channel that is open."""
 
     def __init__(
         self,
-        desk: Desk,
-        routes: Routes,
+        dispatcher: Dispatcher,
+        readiness: Readiness,
         *,
         options: GatewayOptions,
         metrics: GatewayMetrics,
-        unready: Callable[[], list[str]],
-        publish: Publish | None,
+        producer: AsyncProducer | None,
         publishers: Bearers,
         trunks: Bearers,
         peers: Bearers,
         serve_metrics: bool = True,
     ) -> None:
-        self._desk = desk
-        self._routes = routes
+        self._dispatcher = dispatcher
+        self._readiness = readiness
         self._options = options
         self._metrics = metrics
-        self._unready = unready
-        self._publish = publish
+        self._producer = producer
         self._publishers = publishers
         self._trunks = trunks
         self._peers = peers
-        self.doors = Doors(
+        self.limits = ConnectionLimits(
             most=options.max_connections, most_per_address=options.max_per_address, origins=options.origins
         )
         self._sockets: set[Pipe] = set()
-        self._polls = Polls(desk, options, metrics, self._bucket)
+        self._polls = Polls(dispatcher, options, metrics)
         self._closing: tuple[int, str] | None = None
-        self.app = web.Application(client_max_size=MAX_BYTES, middlewares=[self._guarded])
+        self.app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guarded])
         self.app.router.add_get("/v1/client", self._client)
         self.app.router.add_post("/v1/poll", self._poll)
         self.app.router.add_route("OPTIONS", "/v1/poll", self._preflight)
@@ -92,7 +87,7 @@ class Web:
             await asyncio.sleep(0.02)
 
     def sweep(self) -> None:
-        """Let go of clients that have stopped polling."""
+        """End the sessions of clients that have stopped polling."""
         self._polls.sweep()
 
     @web.middleware
@@ -101,7 +96,7 @@ class Web:
     ) -> web.StreamResponse:
         """Refuse browsers of other pages; and say in one sentence what went wrong, never in a trace."""
         origin = request.headers.get("Origin")
-        if not self.doors.admits(origin):
+        if not self.limits.allows(origin):
             self._metrics.limited.labels("origin").inc()
             return _say(403, "pages of that origin may not connect here")
         try:
@@ -118,20 +113,20 @@ class Web:
     async def _client(self, request: web.Request) -> web.StreamResponse:
         async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
             authorization = request.headers.get("Authorization")
-            channel = SocketChannel(pipe, request.remote or "", authorization, self._bucket())
+            channel = SocketChannel(pipe, request.remote or "", authorization, self._options.bucket())
             try:
                 async for message in socket:
                     if message.type is not WSMsgType.TEXT:
                         self._metrics.refused.labels("malformed").inc()
                         pipe.close(MALFORMED, "messages are text")
                         break
-                    await self._desk.receive(channel, message.data)
+                    await self._dispatcher.receive(channel, message.data)
                     if pipe.closed:
                         break
             finally:
-                self._desk.leave(channel)
+                self._dispatcher.leave(channel)
 
-        return await self._socket(request, CLIENT, converse, self._options.max_queue, counted=True)
+        return await self._socket(request, SUBPROTOCOL, converse, self._options.max_queue, counted=True)
 
     # Many clients a WebSocket
 
@@ -141,9 +136,10 @@ class Web:
             return _say(403, "a trunk needs a bearer token of this gateway's")
 
         async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
-            await Trunk(pipe, request.remote or "", self._desk, self._metrics, self._bucket).converse(socket)
+            trunk = Trunk(pipe, request.remote or "", self._dispatcher, self._options, self._metrics)
+            await trunk.converse(socket)
 
-        return await self._socket(request, TRUNK, converse, TRUNK_QUEUE, counted=False)
+        return await self._socket(request, TRUNK_SUBPROTOCOL, converse, MAX_PEER_QUEUE_BYTES, counted=False)
 
     # Other gateways
 
@@ -157,14 +153,14 @@ class Web:
                 async for message in socket:
                     try:
                         kind, clients = json.loads(message.data)
-                        self._routes.take(pipe, str(kind), [int(client) for client in clients])
+                        self._dispatcher.relay_frame(pipe, str(kind), [int(client) for client in clients])
                     except (ValueError, TypeError):
                         pipe.close(MALFORMED, "a relay's frames are [word, clients]")
                         break
             finally:
-                self._routes.watchers.leave(pipe)
+                self._dispatcher.relay_closed(pipe)
 
-        return await self._socket(request, RELAY, converse, TRUNK_QUEUE, counted=False)
+        return await self._socket(request, RELAY_SUBPROTOCOL, converse, MAX_PEER_QUEUE_BYTES, counted=False)
 
     # Long polls
 
@@ -172,7 +168,7 @@ class Web:
         if self._closing is not None:
             return _say(503, "the gateway is shutting down")
         address = request.remote or ""
-        if limit := self.doors.enter(address, None):
+        if limit := self.limits.accept(address, None):
             self._metrics.limited.labels(limit).inc()
             return _say(429, "too many connections")
         try:
@@ -182,7 +178,7 @@ class Web:
             fault = {"v": VERSION, "error": {"code": error.code, "message": str(error)}}
             return web.json_response({"receive": [fault]}, status=400)
         finally:
-            self.doors.leave(address)
+            self.limits.release(address)
         return web.json_response({"receive": received})
 
     async def _preflight(self, request: web.Request) -> web.StreamResponse:
@@ -196,7 +192,7 @@ class Web:
     # Publishing
 
     async def _published(self, request: web.Request) -> web.StreamResponse:
-        if self._publish is None:
+        if self._producer is None:
             return _say(404, "this gateway takes no updates: it was given no stream to publish to")
         if not self._publishers.admit(request.headers.get("Authorization")):
             self._metrics.refused.labels("denied").inc()
@@ -204,7 +200,7 @@ class Web:
         try:
             updates = updates_of(await request.read())
             if updates:
-                await self._publish(updates)
+                await self._producer.publish_many(updates)
         except InvalidUpdate as error:
             self._metrics.refused.labels("malformed").inc()
             return _say(400, str(error))
@@ -221,7 +217,7 @@ class Web:
         return _say(200, "alive")
 
     async def _ready(self, request: web.Request) -> web.StreamResponse:
-        reasons = self._unready()
+        reasons = self._readiness.reasons()
         return _say(503 if reasons else 200, "\n".join(reasons) or "ready")
 
     async def _scrape(self, request: web.Request) -> web.StreamResponse:
@@ -243,7 +239,7 @@ class Web:
         if protocol not in offered:
             return _say(400, f"this is a WebSocket of the subprotocol {protocol}")
         address = request.remote or ""
-        if counted and (limit := self.doors.enter(address, request.headers.get("Origin"))):
+        if counted and (limit := self.limits.accept(address, request.headers.get("Origin"))):
             self._metrics.limited.labels(limit).inc()
             return _say(503 if limit == "connections" else 429, "too many connections")
         socket = web.WebSocketResponse(
@@ -251,7 +247,7 @@ class Web:
             compress=False,  # it would cost tens of kilobytes a connection
             heartbeat=self._options.ping or None,
             # One that is too large by little is told so; one that is much too large is cut off.
-            max_msg_size=2 * self._options.max_message if protocol == CLIENT else 64 * 2**20,
+            max_msg_size=2 * self._options.max_message if protocol == SUBPROTOCOL else MAX_FRAME_BYTES,
             timeout=5.0,
         )
         pipe = Pipe(request, socket, queue)
@@ -267,7 +263,7 @@ class Web:
             await pipe.ended()
             self._sockets.discard(pipe)
             if counted:
-                self.doors.leave(address)
+                self.limits.release(address)
             if socket.close_code == 1009:
                 self._metrics.limited.labels("large").inc()
             if pipe.slow:
@@ -275,11 +271,8 @@ class Web:
             pipe.closed = True
         return socket
 
-    def _bucket(self) -> Bucket:
-        return Bucket(self._options.rate, self._options.burst)
 
-
-_KINDS = {CLIENT: "websocket", TRUNK: "trunk", RELAY: "relay"}
+_KINDS = {SUBPROTOCOL: "websocket", TRUNK_SUBPROTOCOL: "trunk", RELAY_SUBPROTOCOL: "relay"}
 
 
 def _say(status: int, text: str) -> web.Response:

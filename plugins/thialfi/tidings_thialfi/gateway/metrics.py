@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -55,7 +55,7 @@ class GatewayMetrics:
             registry=self.registry,
         )
         self.everything = CollectorRegistry()
-        """The same, and what is told of the process."""
+        """The same, and what is known of the process."""
         for one in (Build(), Inner(self.registry)):
             self.everything.register(one)
         ProcessCollector(registry=self.everything)
@@ -66,12 +66,8 @@ class GatewayMetrics:
 
     @property
     def collectors(self) -> list[Collector]:
-        """The gateway's own, for a server that adds what is told of the process."""
+        """The gateway's own, for a server that adds what is known of the process."""
         return [Inner(self.registry)]
-
-    def gauge(self, name: str, about: str, read: Callable[[], float]) -> None:
-        """A value that is read when someone asks."""
-        Gauge(f"tidings_gateway_{name}", about, registry=self.registry).set_function(read)
 
     def _counter(self, name: str, about: str, label: str) -> Counter:
         return Counter(f"tidings_gateway_{name}", about, [label], registry=self.registry)

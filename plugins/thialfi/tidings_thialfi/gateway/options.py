@@ -6,9 +6,8 @@ import re
 from dataclasses import dataclass, fields
 
 from tidings.errors import InvalidOption
-
-MAX_MESSAGE_BYTES = 64 * 2**10
-"""The protocol's own limit; a gateway may set a smaller one."""
+from tidings_thialfi.protocol.constants import MAX_MESSAGE_BYTES
+from tidings_thialfi.protocol.rate_limit import Bucket
 
 _ORIGIN = re.compile(r"https?://[^/\s*]+")
 
@@ -19,6 +18,7 @@ class GatewayOptions:
 
     | option | default | meaning |
     | --- | --- | --- |
+    | `token_lifetime` | 86,400 | seconds for which a client's token is good |
     | `heartbeat` | 1,200 | seconds between a client's signs of life, as it is told |
     | `offline_after` | 4,800 | a client that was silent for so many seconds is offline |
     | `resend` | 60 | seconds after which what was not acknowledged is sent again |
@@ -35,6 +35,7 @@ class GatewayOptions:
     | `origins` | none | pages that may connect from a browser, as in `https://app.example`; `*`: all |
     """
 
+    token_lifetime: float = 86_400.0
     heartbeat: float = 1200.0
     offline_after: float = 4800.0
     resend: float = 60.0
@@ -70,3 +71,7 @@ class GatewayOptions:
         for origin in self.origins:
             if origin != "*" and not _ORIGIN.fullmatch(origin):
                 raise InvalidOption(f"{origin!r} is no origin: write one as in https://app.example, without a path")
+
+    def bucket(self) -> Bucket:
+        """The rate limit of one more client."""
+        return Bucket(self.rate, self.burst)

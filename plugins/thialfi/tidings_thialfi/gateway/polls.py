@@ -1,43 +1,38 @@
-"""Long polls: a client without a WebSocket. What it is told waits here for its next poll."""
+"""Long polls: a client without a WebSocket. What it is sent waits here for its next poll."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from typing import Any
 
 from tidings_thialfi.gateway.channels import SLOW, PollChannel
-from tidings_thialfi.gateway.inbound import Desk
+from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.protocol.fields import malformed
-from tidings_thialfi.protocol.rate_limit import Bucket
 
-MOST_MESSAGES = 64
+MAX_POLL_MESSAGES = 64
 
 
 class Polls:
     """The clients that poll."""
 
-    def __init__(
-        self, desk: Desk, options: GatewayOptions, metrics: GatewayMetrics, bucket: Callable[[], Bucket]
-    ) -> None:
-        self._desk = desk
+    def __init__(self, dispatcher: Dispatcher, options: GatewayOptions, metrics: GatewayMetrics) -> None:
+        self._dispatcher = dispatcher
         self._options = options
         self._metrics = metrics
-        self._bucket = bucket
         self._channels: dict[int, PollChannel] = {}
 
     async def answer(self, body: bytes, address: str, authorization: str | None) -> list[Any]:
         """What there is for the client, after taking what it sends; `BadMessage` if the body is no poll."""
         messages, wait = poll_of(body, self._options.poll_wait)
-        fresh = PollChannel(self._options.max_queue, address, authorization, self._bucket(), time.monotonic())
-        channel = self._channels.get(self._desk.client_of(messages[0]), fresh)
+        fresh = PollChannel(self._options.max_queue, address, authorization, self._options.bucket(), time.monotonic())
+        channel = self._channels.get(self._dispatcher.client_of(messages[0]), fresh)
         channel.polling += 1
         try:
             for text in messages:
-                await self._desk.receive(channel, text)
+                await self._dispatcher.receive(channel, text)
             if channel.session is not None:
                 self._channels[channel.session.client] = channel
             return await channel.receive(wait if channel.session is not None else 0.0)
@@ -48,7 +43,7 @@ class Polls:
                 self._forget(channel)
 
     def sweep(self) -> None:
-        """Let go of clients that have stopped polling."""
+        """End the sessions of clients that have stopped polling."""
         now = time.monotonic()
         for channel in list(self._channels.values()):
             idle = not channel.polling and now - channel.polled >= self._options.poll_gap
@@ -56,7 +51,7 @@ class Polls:
                 self._forget(channel)
 
     def close(self, code: int, reason: str) -> None:
-        """Let go of all."""
+        """Close the channels of all."""
         for channel in list(self._channels.values()):
             channel.close(code, reason)
             self._forget(channel)
@@ -67,7 +62,7 @@ class Polls:
             del self._channels[client]
         if known and channel.closed is not None and channel.closed[0] == SLOW:
             self._metrics.limited.labels("slow").inc()
-        self._desk.leave(channel)
+        self._dispatcher.leave(channel)
 
 
 def poll_of(body: bytes, longest: float) -> tuple[list[str], float]:
@@ -82,8 +77,8 @@ def poll_of(body: bytes, longest: float) -> tuple[list[str], float]:
         texts = [json.dumps(one, ensure_ascii=False) for one in messages]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise malformed("a poll is an object with `send`, an array of messages, and `wait`") from None
-    if not isinstance(messages, list) or not 1 <= len(texts) <= MOST_MESSAGES:
-        raise malformed(f"a poll sends 1 to {MOST_MESSAGES} messages: the first says whose it is")
+    if not isinstance(messages, list) or not 1 <= len(texts) <= MAX_POLL_MESSAGES:
+        raise malformed(f"a poll sends 1 to {MAX_POLL_MESSAGES} messages: the first says whose it is")
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= 3600:
         raise malformed("`wait` is a number of seconds")
     return texts, min(float(wait), longest)

@@ -9,7 +9,7 @@ from typing import Any
 
 from tidings.errors import InvalidUpdate
 
-MAX_BYTES = 8 * 2**20
+MAX_BODY_BYTES = 8 * 2**20
 MAX_UPDATES = 10_000
 KEYS = frozenset({"object", "version", "source", "payload", "attributes"})
 

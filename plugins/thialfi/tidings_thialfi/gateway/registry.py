@@ -25,7 +25,7 @@ from tidings.flows import Flow
 from tidings_thialfi.protocol.stream_schema import notifications_of
 from tidings_thialfi.service import PLACE
 
-LOOK = 1.0  # seconds after which a look is taken even if nothing was heard
+LOOK_INTERVAL_S = 1.0  # a look is taken even if ZooKeeper has announced no change
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class Registry:
                 if places != self._known:
                     self._known = places
                     self._placed(places)
-            self._changed.wait(LOOK)
+            self._changed.wait(LOOK_INTERVAL_S)
             self._changed.clear()
 
     def _look(self) -> Places:

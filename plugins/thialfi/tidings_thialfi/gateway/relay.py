@@ -22,17 +22,18 @@ import contextlib
 import json
 import logging
 import ssl
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from typing import Any, NamedTuple
 
 import aiohttp
 
 from tidings_thialfi.gateway.channels import Pipe
-from tidings_thialfi.gateway.notification_rows import Said
+from tidings_thialfi.gateway.notification_rows import NotificationRow
 
-SUBPROTOCOL = "tidings.thialfi.relay.v1"
-PAUSES = (0.1, 0.5, 1.0, 2.0)  # seconds between attempts to reach a holder
-AT_ONCE = 500  # clients in a frame
+RELAY_SUBPROTOCOL = "tidings.thialfi.relay.v1"
+RECONNECT_PAUSES_S = (0.1, 0.5, 1.0, 2.0)
+FRAME_ENTRIES = 500  # clients, or rows
+MAX_FRAME_BYTES = 64 * 2**20  # of a relay, or of a trunk
 
 logger = logging.getLogger(__name__)
 
@@ -40,33 +41,31 @@ logger = logging.getLogger(__name__)
 def frames(kind: str, clients: Iterable[int]) -> list[str]:
     """Frames about many clients."""
     names = [str(client) for client in clients]
-    return [json.dumps([kind, names[at : at + AT_ONCE]]) for at in range(0, len(names), AT_ONCE)]
+    return [json.dumps([kind, names[at : at + FRAME_ENTRIES]]) for at in range(0, len(names), FRAME_ENTRIES)]
+
+
+class RelayAnswer(NamedTuple):
+    """What a holder says of clients that it was asked for: `have`, `not` or `lost`."""
+
+    kind: str
+    clients: list[int]
+
+
+class RelayedRows(NamedTuple):
+    """Rows for clients here, from the holder of their flows."""
+
+    rows: list[NotificationRow]
 
 
 class Link:
-    """A connection to another gateway, for as long as there is someone to ask for; it comes again by itself.
+    """A connection to another gateway, for as long as `events` is read; it comes again by itself."""
 
-    `heard(kind, clients)` is called with what the holder says of clients, and `said` with rows.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        secret: str,
-        *,
-        heard: Callable[[str, list[int]], None],
-        said: Callable[[list[Said]], None],
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
+    def __init__(self, url: str, secret: str, *, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
         self.wanted: set[int] = set()
         self._secret = secret
-        self._heard = heard
-        self._said = said
         self._tls = tls
-        self._socket: aiohttp.ClientWebSocketResponse | None = None
-        self._outbox: asyncio.Queue[str] = asyncio.Queue()
-        self._task = asyncio.create_task(self._run())
+        self._outbox: asyncio.Queue[str] | None = None  # while there is a connection
 
     def want(self, clients: Iterable[int]) -> None:
         """Ask for the rows of these clients."""
@@ -80,64 +79,60 @@ class Link:
         self.wanted -= old
         self._put(frames("drop", old))
 
-    async def close(self) -> None:
-        """End it."""
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
-
-    def _put(self, some: list[str]) -> None:
-        if self._socket is not None:
-            for frame in some:
-                self._outbox.put_nowait(frame)
-
-    async def _run(self) -> None:
+    async def events(self) -> AsyncGenerator[RelayAnswer | RelayedRows]:
+        """Connect, and give what the holder says; `not` of all clients whenever the connection is lost. Has no end."""
         attempt = 0
         async with aiohttp.ClientSession() as http:
             while True:
                 try:
-                    await self._converse(http)
+                    async with self._connected(http) as socket:
+                        async for message in socket:
+                            yield _event_of(json.loads(message.data))
                     attempt = 0
                 except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
                     logger.warning("gateway %s cannot be reached: %s", self.url, error)
-                finally:
-                    self._socket = None
                 if self.wanted:
-                    self._heard("not", sorted(self.wanted))
-                await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
+                    yield RelayAnswer("not", sorted(self.wanted))
+                await asyncio.sleep(RECONNECT_PAUSES_S[min(attempt, len(RECONNECT_PAUSES_S) - 1)])
                 attempt += 1
 
-    async def _converse(self, http: aiohttp.ClientSession) -> None:
+    def _put(self, some: list[str]) -> None:
+        if self._outbox is not None:
+            for frame in some:
+                self._outbox.put_nowait(frame)
+
+    @contextlib.asynccontextmanager
+    async def _connected(self, http: aiohttp.ClientSession) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         headers = {"Authorization": f"Bearer {self._secret}"}
         async with http.ws_connect(
             f"{self.url}/v1/relay",
             headers=headers,
-            protocols=[SUBPROTOCOL],
+            protocols=[RELAY_SUBPROTOCOL],
             heartbeat=10.0,
-            max_msg_size=64 * 2**20,
+            max_msg_size=MAX_FRAME_BYTES,
             ssl=self._tls or True,
         ) as socket:
             self._outbox = asyncio.Queue()
-            self._socket = socket
             self._put(frames("want", self.wanted))
-            writer = asyncio.create_task(self._write(socket))
+            writer = asyncio.create_task(_write(socket, self._outbox))
             try:
-                async for message in socket:
-                    self._take(json.loads(message.data))
+                yield socket
             finally:
+                self._outbox = None
                 writer.cancel()
 
-    async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        with contextlib.suppress(ConnectionError):
-            while True:
-                await socket.send_str(await self._outbox.get())
 
-    def _take(self, frame: Any) -> None:
-        kind, those = frame
-        if kind == "rows":
-            self._said([Said.from_json(one) for one in those])
-        else:
-            self._heard(kind, [int(client) for client in those])
+async def _write(socket: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[str]) -> None:
+    with contextlib.suppress(ConnectionError):
+        while True:
+            await socket.send_str(await outbox.get())
+
+
+def _event_of(frame: Any) -> RelayAnswer | RelayedRows:
+    kind, entries = frame
+    if kind == "rows":
+        return RelayedRows([NotificationRow.from_json(entry) for entry in entries])
+    return RelayAnswer(kind, [int(client) for client in entries])
 
 
 class Watchers:
@@ -158,7 +153,7 @@ class Watchers:
             before = self._by_client.get(client)
             self._by_client[client] = pipe
             if before is not None and before is not pipe:
-                self._say(before, "lost", [client])
+                _send(before, "lost", [client])
 
     def drop(self, pipe: Pipe, clients: Iterable[int]) -> None:
         """A gateway wants these no more."""
@@ -166,11 +161,11 @@ class Watchers:
             if self._by_client.get(client) is pipe:
                 del self._by_client[client]
 
-    def lose(self, client: int) -> None:
+    def displace(self, client: int) -> None:
         """A client has come to this gateway itself."""
         pipe = self._by_client.pop(client, None)
         if pipe is not None:
-            self._say(pipe, "lost", [client])
+            _send(pipe, "lost", [client])
 
     def leave(self, pipe: Pipe) -> None:
         """A gateway is gone."""
@@ -178,25 +173,26 @@ class Watchers:
 
     def moved(self, gone: Callable[[int], bool]) -> None:
         """The flow of these clients is not here any more."""
-        those = [client for client in self._by_client if gone(client)]
+        moved = [client for client in self._by_client if gone(client)]
         pipes: dict[Pipe, list[int]] = {}
-        for client in those:
+        for client in moved:
             pipes.setdefault(self._by_client.pop(client), []).append(client)
         for pipe, clients in pipes.items():
-            self._say(pipe, "not", clients)
+            _send(pipe, "not", clients)
 
-    def tell(self, those: Iterable[Said]) -> int:
+    def relay(self, rows: Iterable[NotificationRow]) -> int:
         """Pass rows on; how many had a taker."""
         pipes: dict[Pipe, list[Any]] = {}
-        for one in those:
-            pipe = self._by_client.get(one.client)
+        for row in rows:
+            pipe = self._by_client.get(row.client)
             if pipe is not None:
-                pipes.setdefault(pipe, []).append(one.to_json())
+                pipes.setdefault(pipe, []).append(row.to_json())
         for pipe, some in pipes.items():
-            for at in range(0, len(some), AT_ONCE):
-                pipe.send(json.dumps(["rows", some[at : at + AT_ONCE]], ensure_ascii=False))
+            for at in range(0, len(some), FRAME_ENTRIES):
+                pipe.send(json.dumps(["rows", some[at : at + FRAME_ENTRIES]], ensure_ascii=False))
         return sum(map(len, pipes.values()))
 
-    def _say(self, pipe: Pipe, kind: str, clients: Iterable[int]) -> None:
-        for frame in frames(kind, clients):
-            pipe.send(frame)
+
+def _send(pipe: Pipe, kind: str, clients: Iterable[int]) -> None:
+    for frame in frames(kind, clients):
+        pipe.send(frame)

@@ -6,7 +6,6 @@ whatever was said while there was no route is said again.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
 import time
@@ -14,17 +13,26 @@ from collections.abc import Callable, Mapping
 
 from tidings.updates import shard_of
 from tidings_thialfi.gateway.channels import Pipe
-from tidings_thialfi.gateway.metrics import GatewayMetrics
-from tidings_thialfi.gateway.notification_rows import Said
-from tidings_thialfi.gateway.presence import Presence
-from tidings_thialfi.gateway.relay import Link, Watchers, frames
+from tidings_thialfi.gateway.effects import (
+    NOTHING,
+    CloseLink,
+    Effect,
+    Effects,
+    MarkOffline,
+    MarkOnline,
+    OpenLink,
+    SessionDisplaced,
+)
+from tidings_thialfi.gateway.relay import Link, RelayAnswer, Watchers, frames
 from tidings_thialfi.gateway.sessions import Session, Sessions
+
+ANNOUNCEMENT_INTERVAL_S = 86_400.0  # a client that stays is marked online so often, lest the stage forget it
 
 logger = logging.getLogger(__name__)
 
 
 class Routes:
-    """The routes of a gateway's clients. `displaced` is called with a session whose client has come elsewhere.
+    """The routes of a gateway's clients. It opens and closes no links itself, but returns that as effects.
 
     `secret` is what gateways show each other; without one, clients whose flow is with another gateway have no route.
     """
@@ -34,33 +42,27 @@ class Routes:
         me: str,
         shards: int,
         sessions: Sessions,
-        presence: Presence,
+        watchers: Watchers,
         *,
-        said: Callable[[list[Said]], None],
-        displaced: Callable[[Session], None],
-        metrics: GatewayMetrics,
         secret: str | None = None,
         tls: ssl.SSLContext | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.watchers = Watchers()
+        self.watchers = watchers
         self.here: set[int] = set()
         self._me = me
         self._shards = shards
         self._sessions = sessions
-        self._presence = presence
-        self._said = said
-        self._displaced = displaced
-        self._metrics = metrics
         self._secret = secret
         self._tls = tls
+        self._clock = clock
         self._holders: dict[int, str] = {}
         self._urls: dict[str, str] = {}
         self._links: dict[str, Link] = {}
-        self._ending: set[asyncio.Task[None]] = set()
 
     @property
     def unrouted(self) -> int:
-        """How many clients hear nothing at the moment."""
+        """How many clients get no notifications at the moment."""
         return sum(not session.routed for session in self._sessions)
 
     @property
@@ -72,48 +74,55 @@ class Routes:
         """The shard of a client."""
         return shard_of(str(client), self._shards)
 
-    def come(self, session: Session) -> None:
-        """A client has come, or must be told again what is pending."""
-        shard = self.shard(session.client)
-        if shard in self.here:
-            self.watchers.lose(session.client)
-            self._routed(session)
-            return
-        link = self._link(shard)
-        if link is None:
-            session.routed = False
-        elif session.client not in link.wanted:
-            session.routed = False
-            link.want([session.client])
-        elif session.routed:
-            self._routed(session)
+    # Clients
 
-    def gone(self, session: Session) -> None:
+    def session_began(self, session: Session) -> Effects:
+        """A client has come. If it has an older channel still, the holder is asked anew, and so the stage."""
+        self.forget(session)
+        return self._find(session)
+
+    def session_ended(self, session: Session) -> Effects:
         """A client is gone from here."""
         session.routed = False
         self.forget(session)
-        self._presence.offline(session)
+        return (MarkOffline(session),)
 
     def forget(self, session: Session) -> None:
         """Want nothing more for a session."""
         for link in self._links.values():
             link.drop([session.client])
 
-    def opened(self, shard: int) -> None:
+    def announce(self, session: Session) -> Effects:
+        """Have the stage tell a client once more what is pending; if it has no route, that is done when it has one."""
+        return self._found(session) if session.routed else NOTHING
+
+    def announce_again(self, now: float) -> Effects:
+        """Announce the clients that were last announced long ago."""
+        effects: list[Effect] = []
+        for session in self._sessions:
+            if session.routed and now - session.announced >= ANNOUNCEMENT_INTERVAL_S:
+                effects += self._found(session)
+        return effects
+
+    # Flows
+
+    def flow_opened(self, shard: int) -> Effects:
         """The flow of a shard is here now."""
         self.here.add(shard)
+        effects: list[Effect] = []
         for session in self._of(shard):
             self.forget(session)
-            self.come(session)
+            effects += self._find(session)
+        return effects
 
-    def closed(self, shard: int) -> None:
+    def flow_closed(self, shard: int) -> None:
         """The flow of a shard is not here any more."""
         self.here.discard(shard)
         self.watchers.moved(lambda client: self.shard(client) == shard)
         for session in self._of(shard):
             session.routed = False
 
-    def placed(self, holders: Mapping[int, str], urls: Mapping[str, str]) -> None:
+    def flows_placed(self, holders: Mapping[int, str], urls: Mapping[str, str]) -> Effects:
         """ZooKeeper says which gateway holds which flow, and where the gateways are."""
         moved = {shard for shard in range(self._shards) if holders.get(shard) != self._holders.get(shard)}
         self._holders, self._urls = dict(holders), dict(urls)
@@ -121,85 +130,83 @@ class Routes:
             if self.shard(session.client) in moved - self.here:
                 session.routed = False
                 self.forget(session)
-        self.retry()
+        return self.retry()
 
-    def retry(self) -> None:
-        """Look for routes where there are none, and let go of links that nobody needs."""
+    def retry(self) -> Effects:
+        """Look for routes where there are none, and close links that nobody needs."""
+        effects: list[Effect] = []
         for session in self._sessions:
             if not session.routed:
-                self.come(session)
+                effects += self._find(session)
         for name, link in list(self._links.items()):
             if not link.wanted or self._urls.get(name) != link.url:
-                self._end(self._links.pop(name))
+                effects.append(CloseLink(self._links.pop(name)))
+        return effects
 
-    async def close(self) -> None:
-        """End all links."""
-        for link in self._links.values():
-            await link.close()
+    # Other gateways
 
-    def take(self, pipe: Pipe, kind: str, clients: list[int]) -> None:
+    def relay_frame(self, pipe: Pipe, kind: str, clients: list[int]) -> Effects:
         """Another gateway says whose rows it wants, or wants no more."""
         if kind == "drop":
             self.watchers.drop(pipe, clients)
-            return
+            return NOTHING
         have = [client for client in clients if self.shard(client) in self.here]
-        for client in have:
-            older = self._sessions.get(client)
-            if older is not None:
-                self._displaced(older)
+        effects = [self._displaced(older) for client in have if (older := self._sessions.get(client)) is not None]
         self.watchers.want(pipe, have)
         for frame in frames("have", have) + frames("not", set(clients) - set(have)):
             pipe.send(frame)
+        return effects
 
-    def _heard(self, kind: str, clients: list[int], link: Link | None) -> None:
-        """A holder says something of clients that it was asked for."""
-        for client in clients:
+    def relay_answered(self, link: Link, answer: RelayAnswer) -> Effects:
+        """A holder says how it stands with clients that it was asked for."""
+        effects: list[Effect] = []
+        for client in answer.clients:
             session = self._sessions.get(client)
-            if link is not None and kind != "have":
+            if answer.kind != "have":
                 link.wanted.discard(client)
             if session is None or self.shard(client) in self.here:
                 continue
-            if kind == "have":
-                self._routed(session)
-            elif kind == "lost":
-                self._displaced(session)
+            if answer.kind == "have":
+                effects += self._found(session)
+            elif answer.kind == "lost":
+                effects.append(self._displaced(session))
             else:
                 session.routed = False
+        return effects
 
-    def _routed(self, session: Session) -> None:
+    def _find(self, session: Session) -> Effects:
+        """Look for the route of a session that has none."""
+        shard = self.shard(session.client)
+        if shard in self.here:
+            self.watchers.displace(session.client)
+            return self._found(session)
+        session.routed = False
+        link, effects = self._link(shard)
+        if link is not None:
+            link.want([session.client])
+        return effects
+
+    def _found(self, session: Session) -> Effects:
         session.routed = True
-        session.noted = time.monotonic()
-        self._presence.online(session)
+        session.announced = self._clock()
+        return (MarkOnline(session),)
+
+    def _displaced(self, session: Session) -> Effect:
+        self.forget(session)
+        return SessionDisplaced(session)
 
     def _of(self, shard: int) -> list[Session]:
         return [session for session in self._sessions if self.shard(session.client) == shard]
 
-    def _link(self, shard: int) -> Link | None:
+    def _link(self, shard: int) -> tuple[Link | None, Effects]:
+        """The link to the gateway that holds a flow, if there is one that can be reached."""
         name = self._holders.get(shard)
         url = self._urls.get(name) if name is not None else None
         if name is None or name == self._me or url is None or self._secret is None:
-            return None
-        link = self._links.get(name)
-        if link is not None and link.url != url:
-            self._end(link)
-            link = None
-        if link is None:
-            logger.info("flows of clients here are with gateway %s at %s", name, url)
-            link = Link(
-                url,
-                self._secret,
-                heard=lambda kind, clients: self._heard(kind, clients, self._links.get(name)),
-                said=self._relayed,
-                tls=self._tls,
-            )
-            self._links[name] = link
-        return link
-
-    def _relayed(self, those: list[Said]) -> None:
-        self._metrics.relayed.labels("in").inc(len(those))
-        self._said(those)
-
-    def _end(self, link: Link) -> None:
-        task = asyncio.create_task(link.close())
-        self._ending.add(task)
-        task.add_done_callback(self._ending.discard)
+            return None, NOTHING
+        known = self._links.get(name)
+        if known is not None and known.url == url:
+            return known, NOTHING
+        logger.info("flows of clients here are with gateway %s at %s", name, url)
+        link = self._links[name] = Link(url, self._secret, tls=self._tls)
+        return link, (OpenLink(link),) if known is None else (CloseLink(known), OpenLink(link))

@@ -1,7 +1,7 @@
 """What a gateway knows of the clients that are connected to it, and what follows from what they say. No I/O here.
 
 A session is one client on one channel. It holds what was not acknowledged, the newest version of each object only; the
-digest of the registrations that the service has, as the stage last told it; and the parts of a `sync` that has not all
+digest of the registrations that the service has, as the stage last sent it; and the parts of a `sync` that has not all
 come. All of it is soft: when a session ends nothing is lost, because the client's next `online` makes the stage tell it
 everything that is pending.
 """
@@ -12,14 +12,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidings_thialfi.gateway.operations import Row
 from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import Failure, FromClient, FromService, Notice, SyncPart
 
-SYNC_PAUSE = 10.0  # seconds between two requests for a sync; the answer to the first may be on its way
-
-Row = dict[str, Any]
+SYNC_REQUEST_INTERVAL_S = 10.0  # the answer to an earlier request for a sync may be on its way
 
 
 @dataclass(slots=True)
@@ -36,16 +35,16 @@ class SyncParts:
 
     number: int
     parts: int
-    come: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    received: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def objects(self) -> int:
-        """How many objects have come."""
-        return sum(map(len, self.come.values()))
+        """How many objects were received."""
+        return sum(map(len, self.received.values()))
 
 
 @dataclass(frozen=True, slots=True)
-class Effects:
+class Outcome:
     """What follows from a message: rows that must be durable before the answer is given, if there is one."""
 
     rows: tuple[Row, ...] = ()
@@ -56,8 +55,8 @@ class Session:
     """One client, online at this gateway, on `channel`."""
 
     __slots__ = (
-        "application", "channel", "client", "digest", "heard", "more_than_kept", "noted", "parts", "pending",
-        "registrations", "routed", "seen", "sent", "sync_asked", "user",
+        "announced", "application", "channel", "client", "digest", "largest_sent", "last_seen", "more_than_kept",
+        "parts", "pending", "registrations", "routed", "seen", "sync_requested", "user",
     )  # fmt: skip
 
     def __init__(self, client: int, application: str, user: str, channel: Any, now: float) -> None:
@@ -65,17 +64,17 @@ class Session:
         self.application = application
         self.user = user
         self.channel = channel
-        self.heard = now
+        self.last_seen = now
         self.routed = False
-        """Whether what the stage tells this client arrives here."""
-        self.noted = now
-        """When the stage was last told that the client is here."""
+        """Whether what the stage says to this client arrives here."""
+        self.announced = now
+        """When the client was last marked online."""
         self.digest: Digest | None = None
         self.seen = 0
-        self.sent = 0
+        self.largest_sent = 0
         """The largest number of an operation that went to the stage from here."""
         self.registrations = 0
-        self.sync_asked = float("-inf")
+        self.sync_requested = float("-inf")
         self.parts: SyncParts | None = None
         self.pending: dict[tuple[str, bool], Pending] = {}
         self.more_than_kept = False
@@ -86,9 +85,9 @@ class Session:
         names = {name for name, _ in message.register}
         return frozenset(names | set(message.sync.objects)) if message.sync else frozenset(names)
 
-    def take(self, message: FromClient, now: float, options: GatewayOptions, refused: Collection[str] = ()) -> Effects:
+    def take(self, message: FromClient, now: float, options: GatewayOptions, refused: Collection[str] = ()) -> Outcome:
         """What follows from a message of this client; objects in `refused` are not permitted."""
-        self.heard = now
+        self.last_seen = now
         failed: list[Failure] = []
         made = list(self._operations(message, options, refused, failed))
         if message.sync is not None:
@@ -98,11 +97,11 @@ class Session:
             made.append(self._row(op, ack.version, object=ack.name))
         wants_sync = self._differs(message, now)
         if not (failed or wants_sync or message.heartbeat):
-            return Effects(tuple(made))
+            return Outcome(tuple(made))
         if wants_sync:
-            self.sync_asked = now
+            self.sync_requested = now
         seen = None if self.digest is None else self.seen
-        return Effects(tuple(made), FromService(digest=self.digest, seen=seen, failed=tuple(failed), sync=wants_sync))
+        return Outcome(tuple(made), FromService(digest=self.digest, seen=seen, failed=tuple(failed), sync=wants_sync))
 
     def settle(self, message: FromClient) -> bool:
         """The message's rows are durable: forget what it acknowledged; True if there is room for what was not kept."""
@@ -134,8 +133,8 @@ class Session:
             one.sent = now
         return [one.notice for one in found]
 
-    def told(self, digest: Digest, seen: int) -> None:
-        """The stage has told the digest of the client's registrations, as of this number."""
+    def take_digest(self, digest: Digest, seen: int) -> None:
+        """The stage has sent the digest of the client's registrations, as of this number."""
         if seen >= self.seen:
             self.digest, self.seen = digest, seen
             self.registrations = digest.count
@@ -162,7 +161,7 @@ class Session:
         if self.parts is None or self.parts.number < part.number or self.parts.parts != part.parts:
             self.parts = SyncParts(part.number, part.parts)
         allowed: list[str] = []
-        room = options.max_registrations - self.parts.objects + len(self.parts.come.get(part.part, ()))
+        room = options.max_registrations - self.parts.objects + len(self.parts.received.get(part.part, ()))
         for name in dict.fromkeys(part.objects):
             if name in refused:
                 failed.append(Failure(name, part.number, False, "not permitted"))
@@ -172,10 +171,10 @@ class Session:
                 )
             else:
                 allowed.append(name)
-        self.parts.come[part.part] = tuple(allowed)
-        if len(self.parts.come) < part.parts:
+        self.parts.received[part.part] = tuple(allowed)
+        if len(self.parts.received) < part.parts:
             return []
-        names = [name for _, some in sorted(self.parts.come.items()) for name in some]
+        names = [name for _, some in sorted(self.parts.received.items()) for name in some]
         self.parts = None
         self.registrations = len(names)
         # The registrations go first: then no reader ever sees the client without them.
@@ -184,14 +183,14 @@ class Session:
 
     def _differs(self, message: FromClient, now: float) -> bool:
         """Whether client and service surely have different registrations: nothing is under way between them."""
-        if message.digest is None or self.digest is None or self.parts is not None or self.seen < self.sent:
+        if message.digest is None or self.digest is None or self.parts is not None or self.seen < self.largest_sent:
             return False
         if message.register or message.unregister or message.sync:
             return False
-        return message.digest != self.digest and now - self.sync_asked >= SYNC_PAUSE
+        return message.digest != self.digest and now - self.sync_requested >= SYNC_REQUEST_INTERVAL_S
 
     def _operation(self, op: str, number: int, **more: str) -> Row:
-        self.sent = max(self.sent, number)
+        self.largest_sent = max(self.largest_sent, number)
         return self._row(op, number, **more)
 
     def _row(self, op: str, number: int | None = None, **more: str) -> Row:
@@ -203,7 +202,7 @@ class Sessions:
 
     def __init__(self) -> None:
         self._by_client: dict[int, Session] = {}
-        self._awaiting: dict[int, float] = {}
+        self._unacknowledged: dict[int, float] = {}
         """The clients of which something is not acknowledged, and since when; it may have been sent later."""
 
     def __len__(self) -> int:
@@ -220,7 +219,7 @@ class Sessions:
         """A client has come; its session on an older channel, which is over now, if there is one."""
         older = self._by_client.get(session.client)
         self._by_client[session.client] = session
-        self._awaiting.pop(session.client, None)
+        self._unacknowledged.pop(session.client, None)
         return older
 
     def end(self, session: Session) -> bool:
@@ -228,25 +227,25 @@ class Sessions:
         if self._by_client.get(session.client) is not session:
             return False
         del self._by_client[session.client]
-        self._awaiting.pop(session.client, None)
+        self._unacknowledged.pop(session.client, None)
         return True
 
-    def note(self, session: Session, now: float) -> None:
+    def track(self, session: Session, now: float) -> None:
         """Something was kept for the session, or acknowledged."""
         if session.pending and self._by_client.get(session.client) is session:
-            self._awaiting.setdefault(session.client, now)
+            self._unacknowledged.setdefault(session.client, now)
         else:
-            self._awaiting.pop(session.client, None)
+            self._unacknowledged.pop(session.client, None)
 
     def due(self, now: float, resend: float) -> Iterator[tuple[Session, list[Notice]]]:
         """What is to be sent again, to whom."""
-        for client in [client for client, since in self._awaiting.items() if now - since >= resend]:
+        for client in [client for client, since in self._unacknowledged.items() if now - since >= resend]:
             session = self._by_client[client]
             notices = session.due(now, resend)
-            self._awaiting[client] = min(one.sent for one in session.pending.values())
+            self._unacknowledged[client] = min(one.sent for one in session.pending.values())
             if notices:
                 yield session, notices
 
     def silent(self, now: float, offline_after: float) -> list[Session]:
-        """The sessions of which nothing was heard for so long."""
-        return [session for session in self._by_client.values() if now - session.heard >= offline_after]
+        """The sessions of which nothing was received for so long."""
+        return [session for session in self._by_client.values() if now - session.last_seen >= offline_after]

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Callable
 
 from aiohttp import WSMsgType, web
 
 from tidings_thialfi.gateway.channels import MALFORMED, Pipe, TagChannel
-from tidings_thialfi.gateway.inbound import Desk
+from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.metrics import GatewayMetrics
-from tidings_thialfi.protocol.rate_limit import Bucket
+from tidings_thialfi.gateway.options import GatewayOptions
 
-AT_ONCE = 4096  # messages of a trunk that are worked on at once; beyond them its frames are not read
-MOST_CLIENTS = 200_000
+MAX_MESSAGES_AT_ONCE = 4096  # of a trunk; while so many are worked on its frames are not read
+MAX_CLIENTS = 200_000
 
 _FRAME = re.compile(r'\s*\[\s*(-?\d{1,19}|"(?:[^"\\]|\\.){1,256}")\s*,\s*')
 
@@ -35,15 +34,15 @@ class Trunk:
     """One trunk, and the clients on it. The messages of each are taken one after the other, those of all at once."""
 
     def __init__(
-        self, pipe: Pipe, address: str, desk: Desk, metrics: GatewayMetrics, bucket: Callable[[], Bucket]
+        self, pipe: Pipe, address: str, dispatcher: Dispatcher, options: GatewayOptions, metrics: GatewayMetrics
     ) -> None:
         self._pipe = pipe
         self._address = address
-        self._desk = desk
+        self._dispatcher = dispatcher
+        self._options = options
         self._metrics = metrics
-        self._bucket = bucket
         self._channels: dict[str, TagChannel] = {}
-        self._room = asyncio.Semaphore(AT_ONCE)
+        self._room = asyncio.Semaphore(MAX_MESSAGES_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def converse(self, socket: web.WebSocketResponse) -> None:
@@ -59,22 +58,22 @@ class Trunk:
         finally:
             for channel in self._channels.values():
                 channel.open = False
-                self._desk.leave(channel)
+                self._dispatcher.leave(channel)
 
     async def _take(self, tag: str, text: str) -> None:
         channel = self._channels.get(tag)
         if text == "null":
             if channel is not None:
                 channel.open = False
-                self._desk.leave(self._channels.pop(tag))
+                self._dispatcher.leave(self._channels.pop(tag))
             return
         if channel is None or not channel.open:
-            if len(self._channels) >= MOST_CLIENTS:
+            if len(self._channels) >= MAX_CLIENTS:
                 self._metrics.limited.labels("connections").inc()
                 self._pipe.send(f"[{tag},null]")
                 return
             # The trunk's own credentials are the proxy's, and no client's.
-            channel = TagChannel(self._pipe, json.loads(tag), self._address, None, self._bucket())
+            channel = TagChannel(self._pipe, json.loads(tag), self._address, None, self._options.bucket())
             self._channels[tag] = channel
         await self._room.acquire()
         channel.inbox.append(text)
@@ -90,7 +89,7 @@ class Trunk:
                 text = channel.inbox.popleft()
                 try:
                     if channel.open:
-                        await self._desk.receive(channel, text)
+                        await self._dispatcher.receive(channel, text)
                 finally:
                     self._room.release()
         finally:

@@ -13,22 +13,17 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from tidings.errors import TidingsError
+from tidings_thialfi.protocol.constants import (
+    MAX_DEPTH,
+    MAX_ENTRIES,
+    MAX_MESSAGE_BYTES,
+    MAX_NUMBER,
+    MAX_OBJECT_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_SPAN_S,
+    MAX_SUM,
+)
 from tidings_thialfi.protocol.digests import Digest
-
-MAX_MESSAGE_BYTES = 64 * 1024
-MAX_OBJECT_BYTES = 1024
-MAX_PAYLOAD_BYTES = 32 * 1024  # in base64, and with the longest object, it still fits into a message
-MAX_ENTRIES = 4096
-MAX_PARTS = 16_384
-MAX_TOKEN_BYTES = 1024
-MAX_NONCE_BYTES = 64
-MAX_APPLICATION_BYTES = 256
-MAX_CREDENTIALS_BYTES = 8192
-MAX_REASON_BYTES = 1024
-MAX_DEPTH = 8
-MAX_SECONDS = 86_400.0
-MAX_NUMBER = 2**63 - 1
-MAX_SUM = 2**64 - 1
 
 T = TypeVar("T")
 
@@ -117,9 +112,9 @@ def small(what: str, value: Any, most: int) -> int:
 
 def seconds(what: str, value: Any) -> float:
     """A time span, of a day at most."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_SECONDS:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MAX_SPAN_S:
         return value
-    raise malformed(f"`{what}` is a number of seconds from 0 to {MAX_SECONDS:,.0f}")
+    raise malformed(f"`{what}` is a number of seconds from 0 to {MAX_SPAN_S:,.0f}")
 
 
 def flag(what: str, value: Any) -> bool:

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from tidings_thialfi.protocol import fields
-from tidings_thialfi.protocol.fields import MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, BadMessage
+from tidings_thialfi.protocol import constants, fields
+from tidings_thialfi.protocol.constants import MAX_MESSAGE_BYTES, VERSION
+from tidings_thialfi.protocol.fields import BadMessage
 from tidings_thialfi.protocol.types import (
     Ack,
     Failure,
@@ -28,13 +29,12 @@ from tidings_thialfi.protocol.types import (
 )
 
 __all__ = [
-    "MAX_MESSAGE_BYTES", "MAX_PAYLOAD_BYTES", "VERSION", "Ack", "BadMessage", "Failure", "Fault", "FromClient",
-    "FromService", "Grant", "Hello", "Notice", "Status", "SyncPart", "encode", "parse_client", "parse_service", "split",
+    "Ack", "BadMessage", "Failure", "Fault", "FromClient", "FromService", "Grant", "Hello", "Notice", "Status",
+    "SyncPart", "encode", "parse_client", "parse_service", "split",
 ]  # fmt: skip
 
-VERSION = "1.0"
 UNKNOWN = "unknown"  # never base64, which has four characters, or eight
-_ROOM = 128  # for the names of the lists
+_LIST_NAMES_BYTES = 128
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ def parse_client(text: str | bytes) -> FromClient:
     """
     parts = _Parts(fields.read(text))
     message = FromClient(
-        token=parts.take("token", lambda value: fields.opaque("token", value, fields.MAX_TOKEN_BYTES)),
+        token=parts.take("token", lambda value: fields.opaque("token", value, constants.MAX_TOKEN_BYTES)),
         digest=parts.take("digest", fields.digest),
         hello=parts.take("hello", _hello),
         register=parts.take("register", lambda value: fields.rows("register", value, _operation)) or (),
@@ -80,7 +80,7 @@ def parse_service(text: str | bytes) -> FromService:
     message = FromService(
         grant=parts.take("grant", _grant),
         stale=parts.take("stale", lambda value: fields.flag("stale", value)) or False,
-        invalid=parts.take("invalid", lambda value: fields.text("invalid", value, fields.MAX_REASON_BYTES, 0)),
+        invalid=parts.take("invalid", lambda value: fields.text("invalid", value, constants.MAX_REASON_BYTES, 0)),
         digest=parts.take("digest", fields.digest),
         seen=parts.take("seen", lambda value: fields.number("seen", value)),
         notify=parts.take("notify", lambda value: fields.rows("notify", value, _notice)) or (),
@@ -125,7 +125,7 @@ def split(message: M) -> Iterator[M]:
     size, some = _size(bare), dict[str, list[Any]]()
     for kind, entry in entries:
         cost = len(_dump(_entry(entry)).encode()) + 1
-        if size + cost > MAX_MESSAGE_BYTES or len(some.get(kind, ())) == fields.MAX_ENTRIES:
+        if size + cost > MAX_MESSAGE_BYTES or len(some.get(kind, ())) == constants.MAX_ENTRIES:
             yield replace(bare, **{kind: tuple(chosen) for kind, chosen in some.items()})
             bare, some = _repeated(bare), {}
             size = _size(bare)
@@ -145,7 +145,7 @@ def _repeated(message: Any) -> Any:
 
 
 def _size(message: Message) -> int:
-    return len(encode(message).encode()) + _ROOM
+    return len(encode(message).encode()) + _LIST_NAMES_BYTES
 
 
 class _Parts:
@@ -201,7 +201,7 @@ def _failure(value: Any) -> Failure:
         fields.name(name),
         fields.number("number", number),
         fields.flag("transient", transient),
-        fields.text("reason", reason, fields.MAX_REASON_BYTES, 0),
+        fields.text("reason", reason, constants.MAX_REASON_BYTES, 0),
     )
 
 
@@ -209,17 +209,17 @@ def _hello(value: Any) -> Hello:
     parts = fields.part("hello", value)
     credentials = parts.get("credentials")
     return Hello(
-        fields.opaque("nonce", parts.get("nonce"), fields.MAX_NONCE_BYTES),
-        fields.text("application", parts.get("application"), fields.MAX_APPLICATION_BYTES),
-        None if credentials is None else fields.text("credentials", credentials, fields.MAX_CREDENTIALS_BYTES, 0),
+        fields.opaque("nonce", parts.get("nonce"), constants.MAX_NONCE_BYTES),
+        fields.text("application", parts.get("application"), constants.MAX_APPLICATION_BYTES),
+        None if credentials is None else fields.text("credentials", credentials, constants.MAX_CREDENTIALS_BYTES, 0),
     )
 
 
 def _grant(value: Any) -> Grant:
     parts = fields.part("grant", value)
     return Grant(
-        fields.opaque("nonce", parts.get("nonce"), fields.MAX_NONCE_BYTES),
-        fields.opaque("token", parts.get("token"), fields.MAX_TOKEN_BYTES),
+        fields.opaque("nonce", parts.get("nonce"), constants.MAX_NONCE_BYTES),
+        fields.opaque("token", parts.get("token"), constants.MAX_TOKEN_BYTES),
         fields.number("client", parts.get("client")),
         fields.flag("again", parts.get("again")),
     )
@@ -227,7 +227,7 @@ def _grant(value: Any) -> Grant:
 
 def _sync(value: Any) -> SyncPart:
     parts = fields.part("sync", value)
-    count = fields.small("parts", parts.get("parts"), fields.MAX_PARTS)
+    count = fields.small("parts", parts.get("parts"), constants.MAX_PARTS)
     if count == 0:
         raise fields.malformed("a sync has one part at least")
     return SyncPart(
@@ -242,8 +242,8 @@ def _fault(value: Any) -> Fault:
     parts = fields.part("error", value)
     retry = parts.get("retry")
     return Fault(
-        fields.opaque("code", parts.get("code"), 64),
-        fields.text("message", parts.get("message"), fields.MAX_REASON_BYTES, 0),
+        fields.opaque("code", parts.get("code"), constants.MAX_CODE_BYTES),
+        fields.text("message", parts.get("message"), constants.MAX_REASON_BYTES, 0),
         None if retry is None else fields.seconds("retry", retry),
     )
 

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tidings.errors import InvalidOption, TidingsError
-from tidings_thialfi.protocol.fields import MAX_APPLICATION_BYTES, MAX_NUMBER, MAX_TOKEN_BYTES
+from tidings_thialfi.protocol.constants import MAX_APPLICATION_BYTES, MAX_NUMBER, MAX_TOKEN_BYTES
 
 MIN_SECRET_BYTES, MAX_SECRET_BYTES = 32, 256
 MAX_KEYS = 16
@@ -39,7 +39,7 @@ _MAC_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class ClientToken:
     """What a token says. `expires` is in seconds since 1970."""
 
     client: int
@@ -55,7 +55,7 @@ class TokenForged(TidingsError):
 class TokenExpired(TidingsError):
     """A token is genuine and too old; `token` says whose it was, so that the client keeps its number."""
 
-    def __init__(self, token: Token) -> None:
+    def __init__(self, token: ClientToken) -> None:
         super().__init__(f"the token of client {token.client} has expired: say hello with it, and get another")
         self.token = token
 
@@ -66,7 +66,7 @@ class TokenKeys:
     >>> keys = TokenKeys({"a": b"x" * 32, "b": b"y" * 32}, current="b", clock=lambda: 1000)
     >>> text = keys.issue(client=7, identity="eu-1", application="web", lifetime=60)
     >>> keys.check(text)
-    Token(client=7, identity='eu-1', application='web', expires=1060)
+    ClientToken(client=7, identity='eu-1', application='web', expires=1060)
     >>> TokenKeys({"a": b"x" * 32}, current="a").check(text)
     Traceback (most recent call last):
     ...
@@ -140,7 +140,7 @@ class TokenKeys:
         body = _HEAD.pack(_FORMAT, len(key), client, expires) + key + bytes([len(about[0])]) + b"".join(about)
         return base64.urlsafe_b64encode(body + self._mac(self.current, body)).rstrip(b"=").decode()
 
-    def check(self, token: str) -> Token:
+    def check(self, token: str) -> ClientToken:
         """What a token says, or `TokenForged`, or `TokenExpired`, which still says whose it was."""
         try:
             if len(token) > MAX_TOKEN_BYTES:
@@ -160,7 +160,7 @@ class TokenKeys:
         except (binascii.Error, struct.error, ValueError):
             raise TokenForged("this is no token of ours") from None
         middle = at + 1 + body[at]
-        found = Token(client, body[at + 1 : middle].decode(), body[middle:].decode(), expires)
+        found = ClientToken(client, body[at + 1 : middle].decode(), body[middle:].decode(), expires)
         if expires <= self._clock():
             raise TokenExpired(found)
         return found

@@ -1,4 +1,4 @@
-"""Which clients there are: the mark that a client was created, whether it is there, and when it was last heard of.
+"""Which clients there are: the mark that a client was created, whether it is there, and when it was last seen.
 
 A client is made by `created`, and by nothing else. Its mark goes when it has stayed away for too long, and its
 registrations with it. An operation of a client without the mark makes nothing: the client is told to start afresh.
@@ -23,7 +23,7 @@ A mark's number is twice the position of `created`, and one more once the mark h
 that of the presence is a position; the others are their own numbers.
 """
 
-REFRESH = 3600 * 10**6  # microseconds; a client that says nothing new is noted as seen this often, and not oftener
+PRESENCE_REFRESH_US = 3600 * 10**6  # a client that says nothing new is written as seen this often, and not oftener
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Clients:
     marks: Longs
     marked: Flags
     online: Flags
-    heard: Longs
+    last_seen: Longs
     floors: Longs
     seen: Longs
 
@@ -84,7 +84,7 @@ def step(known: Clients, ops: pa.Table) -> tuple[Clients, pa.Table]:
     numbers = longs(ops, "number")
     floors = np.maximum(known.floors, groups(numbers[syncs], clients[syncs], known.ids))
     seen = np.maximum(known.seen, groups(numbers[numbered], clients[numbered], known.ids))
-    heard = np.maximum(known.heard, groups(times, clients, known.ids))
+    last_seen = np.maximum(known.last_seen, groups(times, clients, known.ids))
     turns = np.flatnonzero(among(stream_schema.ONLINE, stream_schema.OFFLINE))
     turns = turns[last_of_each(clients[turns], seqs[turns])]
     online = known.online.copy()
@@ -96,26 +96,26 @@ def step(known: Clients, ops: pa.Table) -> tuple[Clients, pa.Table]:
     mark = mark[last_of_each(clients[mark], seqs[mark])]
     mark = mark[fresh[known.at(clients[mark])]]
     turned = np.isin(known.ids, clients[turns])
-    noted = marked & (turned | (heard - known.heard >= REFRESH) | fresh)
+    written = marked & (turned | (last_seen - known.last_seen >= PRESENCE_REFRESH_US) | fresh)
     rows = [
         _facts(MARK, clients[mark], 2 * seqs[mark], times[mark], ops["source"].take(pa.array(mark))),
-        _facts(PRESENCE, known.ids[noted], seqs[last][noted], heard[noted], holds=online[noted]),
+        _facts(PRESENCE, known.ids[written], seqs[last][written], last_seen[written], holds=online[written]),
         _facts(FLOOR, known.ids[floors > known.floors], floors[floors > known.floors]),
         _facts(SEEN, known.ids[seen > known.seen], seen[seen > known.seen]),
     ]
-    return Clients(known.ids, known.marks, marked, online, heard, floors, seen), pa.concat_tables(rows)
+    return Clients(known.ids, known.marks, marked, online, last_seen, floors, seen), pa.concat_tables(rows)
 
 
 def away(facts: pa.Table, now: int, limit: int) -> Clients:
-    """The clients among these, by their facts, that have not been heard of for so many microseconds."""
+    """The clients among these, by their facts, that have not been seen for so many microseconds."""
     known = Clients.of(np.unique(longs(facts, "client")), facts)
-    ids = known.ids[known.marked & (known.heard < now - limit)]
+    ids = known.ids[known.marked & (known.last_seen < now - limit)]
     return Clients.of(ids, facts)
 
 
 def unmarked(clients: Clients) -> pa.Table:
     """Rows that take the marks of these clients away."""
-    return _facts(MARK, clients.ids, clients.marks + 1, clients.heard, holds=np.zeros(len(clients.ids), bool))
+    return _facts(MARK, clients.ids, clients.marks + 1, clients.last_seen, holds=np.zeros(len(clients.ids), bool))
 
 
 def _facts(

@@ -16,9 +16,9 @@ import pyarrow as pa
 from tidings.storage.sorted_runs import RunsSnapshot
 from tidings_thialfi.server.tables import STAMP, TABLES, Index, stamped
 
-EVERY = 64  # batches
-FILES = 64  # that a table may have before they are joined
-SPARE = 100_000  # rows that may be replaced, in any case
+COMPACTION_INTERVAL_BATCHES = 64
+MAX_FILES = 64  # of a table, before they are joined
+SPARE_ROWS = 100_000  # that may be replaced, in any case
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Compactor:
     def __init__(self) -> None:
         self._thread: threading.Thread | None = None
 
-    def look(self, index: Index, batch_id: int, every: int = EVERY) -> None:
+    def look(self, index: Index, batch_id: int, every: int = COMPACTION_INTERVAL_BATCHES) -> None:
         """See to it every so many batches. The index is as before this batch."""
         if batch_id % every or not batch_id or (self._thread is not None and self._thread.is_alive()):
             return
@@ -60,14 +60,14 @@ def compact(index: Index, name: str, batch_id: int, held: RunsSnapshot) -> str |
     if not DeltaTable.is_deltatable(str(place)):
         return None
     table = DeltaTable(place)
-    if table.count() > 2 * held.rows + SPARE:
+    if table.count() > 2 * held.rows + SPARE_ROWS:
         schema = pa.schema([*TABLES[name], *STAMP])
         rows = pa.RecordBatchReader.from_batches(schema, _batches(index, name, batch_id, held, schema))
         # The names of checkpoints are Spark's, and have no quote in them.
         up_to = f"app <> '{index.app}' or batch <= {batch_id}"
         write_deltalake(table, rows, mode="overwrite", predicate=up_to)
         return "rewritten"
-    if len(table.file_uris()) > FILES:
+    if len(table.file_uris()) > MAX_FILES:
         table.optimize.compact()
         return "joined"
     return None
@@ -76,5 +76,5 @@ def compact(index: Index, name: str, batch_id: int, held: RunsSnapshot) -> str |
 def _batches(index: Index, name: str, batch_id: int, held: RunsSnapshot, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for part in range(held.manifest.layout.parts):
         rows = held.scan(part)
-        rows = rows.filter(pa.array(~index.forgetting.dead(name, rows)))
+        rows = rows.filter(pa.array(~index.expiry.dead(name, rows)))
         yield from stamped(rows.select(TABLES[name].names), index.app, batch_id).cast(schema).to_batches()

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 from tidings_thialfi.server.arrays import Flags, Longs, codes, flags, longs
 
 
-class Forgetting:
-    """Decides it; `before` is the time, in microseconds, before which what has ended may be forgotten.
+class Expiry:
+    """Decides it; `before` is the time, in microseconds, before which what has ended has expired.
 
     `registrations` looks up those of some clients.
     """

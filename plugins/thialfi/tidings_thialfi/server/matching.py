@@ -19,7 +19,7 @@ from tidings_thialfi.server.arrays import Flags, Longs, codes, flags, last_of_ea
 from tidings_thialfi.server.clients import Clients
 from tidings_thialfi.server.tables import OBJECTS, REGISTRATIONS
 
-LARGEST = 2**62 - 1  # of a client's numbers: two of them must fit into 64 bits
+MAX_CLIENT_NUMBER = 2**62 - 1  # of a client's numbers: two of them must fit into 64 bits
 
 _NEWEST_OBJECTS = Layout(OBJECTS, "key", ("unknown",), "number", 1)
 
@@ -70,12 +70,12 @@ def objects_after(updates: pa.Table, known: pa.Table) -> Objects:
     at, base = places(longs(before, "key"), keys[last]), places(longs(versions, "key"), keys[last])
     number = np.maximum(longs(updates, "time")[last], np.where(at >= 0, _taken(longs(before, "number"), at) + 1, 0))
     bases = np.where(base >= 0, _taken(longs(versions, "number"), base), -1)
-    new = pa.concat_tables([newer, _object_rows(updates, last, 1, np.minimum(number, LARGEST), bases)])
+    new = pa.concat_tables([newer, _object_rows(updates, last, 1, np.minimum(number, MAX_CLIENT_NUMBER), bases)])
     return Objects(new, _NEWEST_OBJECTS.newest(pa.concat_tables([known, new])))
 
 
 @dataclass(frozen=True)
-class Registrations:
+class RegistrationChanges:
     """The registrations of some clients after the batch, with what became of each."""
 
     rows: pa.Table
@@ -89,7 +89,7 @@ class Registrations:
         return flags(self.rows, "registered")
 
 
-def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended: Longs) -> Registrations:
+def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended: Longs) -> RegistrationChanges:
     """Take operations in: the largest number wins, and what is below the client's last `sync` is void.
 
     `known` are all rows of the clients. Those of the clients in `ended` are void altogether.
@@ -137,7 +137,7 @@ def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended:
         "time": time,
     }
     changed = ((old >= 0) | takes) & ((number != old_number) | (registered != was))
-    return Registrations(pa.table(columns, REGISTRATIONS), any_op >= 0, registered & ~was, changed)
+    return RegistrationChanges(pa.table(columns, REGISTRATIONS), any_op >= 0, registered & ~was, changed)
 
 
 def rank(numbers: Longs, registered: Flags) -> Longs:
@@ -145,7 +145,7 @@ def rank(numbers: Longs, registered: Flags) -> Longs:
     return 2 * numbers + ~registered
 
 
-def heard(pairs: pa.Table, acknowledged: pa.Table, unknown: int) -> Longs:
+def acknowledged_numbers(pairs: pa.Table, acknowledged: pa.Table, unknown: int) -> Longs:
     """The largest number of each client and object in `pairs` that the client has acknowledged; -1 if none."""
     rows = acknowledged.filter(pc.equal(acknowledged["unknown"], unknown))
     wanted, held = codes((longs(pairs, "client"), longs(rows, "client")), (longs(pairs, "key"), longs(rows, "key")))
@@ -155,8 +155,8 @@ def heard(pairs: pa.Table, acknowledged: pa.Table, unknown: int) -> Longs:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What clients are told of objects: for each row of `pairs`, and the row of `facts` that it is about (or -1)."""
+class DueNotices:
+    """What clients are to be notified of: for each row of `pairs`, and the row of `facts` that it is about (or -1)."""
 
     unknown: bool
     pairs: pa.Table
@@ -165,13 +165,13 @@ class Told:
     places: Longs
 
 
-def tell(
+def notifications_due(
     pairs: pa.Table, fresh: Flags, pending: Flags, objects: Objects, acknowledged: pa.Table | None
-) -> tuple[Told, Told]:
-    """What is to be told of versions, and of unknown versions.
+) -> tuple[DueNotices, DueNotices]:
+    """What is to be notified of versions, and of unknown versions.
 
-    A `fresh` registration is told what is known, in any case; one that may have something `pending`, what it has not
-    acknowledged; every registration is told what is new. The client that made a change is not told of it.
+    A `fresh` registration is notified of what is known, in any case; one that may have something `pending`, of what it
+    has not acknowledged; every registration of what is new. The client that made a change is not notified of it.
     """
     keys = longs(pairs, "key")
     versions, unknowns = objects.facts(0), objects.facts(1)
@@ -181,28 +181,28 @@ def tell(
     numbers = _taken(longs(versions, "number"), at)
     wanted = fresh | np.isin(keys, new_keys[0])
     if acknowledged is not None:
-        wanted |= pending & (numbers > heard(pairs, acknowledged, 0))
+        wanted |= pending & (numbers > acknowledged_numbers(pairs, acknowledged, 0))
     wanted &= (at >= 0) & (fresh | ~_own(pairs, versions, at))
-    of_versions = _told(False, pairs, wanted, numbers, versions, at)
+    of_versions = _due(False, pairs, wanted, numbers, versions, at)
 
-    since = np.minimum(longs(pairs, "since"), LARGEST)
+    since = np.minimum(longs(pairs, "since"), MAX_CLIENT_NUMBER)
     nothing = at < 0
     at = places(longs(unknowns, "key"), keys)
     numbers = np.where(at >= 0, since + _taken(longs(unknowns, "number"), at), since)
     wanted = fresh | np.isin(keys, new_keys[1])
     due = fresh
     if acknowledged is not None:
-        known = heard(pairs, acknowledged, 1)
+        known = acknowledged_numbers(pairs, acknowledged, 1)
         wanted |= pending & (numbers > known)
         # Whoever changed an object without having heard of it when registering knows the change, and not the object.
         due = fresh | (pending & (known < since))
     wanted &= np.where(at >= 0, due | ~_own(pairs, unknowns, at), nothing)
-    return of_versions, _told(True, pairs, wanted, numbers, unknowns, at)
+    return of_versions, _due(True, pairs, wanted, numbers, unknowns, at)
 
 
-def _told(unknown: bool, pairs: pa.Table, wanted: Flags, numbers: Longs, facts: pa.Table, at: Longs) -> Told:
+def _due(unknown: bool, pairs: pa.Table, wanted: Flags, numbers: Longs, facts: pa.Table, at: Longs) -> DueNotices:
     chosen = np.flatnonzero(wanted)
-    return Told(unknown, pairs.take(pa.array(chosen)), numbers[chosen], facts, at[chosen])
+    return DueNotices(unknown, pairs.take(pa.array(chosen)), numbers[chosen], facts, at[chosen])
 
 
 def _own(pairs: pa.Table, facts: pa.Table, at: Longs) -> Flags:

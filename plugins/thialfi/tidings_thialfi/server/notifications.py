@@ -1,4 +1,4 @@
-"""The rows of the notifications, made from columns; `rows` says what they mean."""
+"""The rows of the notifications, made from columns; `protocol.stream_schema` says what they mean."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import pyarrow as pa
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.digests import items
 from tidings_thialfi.server.arrays import Longs, flags, longs, places
-from tidings_thialfi.server.matching import Told
+from tidings_thialfi.server.matching import DueNotices
 
 ATTRIBUTES = pa.map_(pa.string(), pa.string())
-ANSWERS = pa.schema(
+NOTIFICATIONS = pa.schema(
     [("object", pa.string()), ("version", pa.int64()), ("attributes", ATTRIBUTES), ("payload", pa.binary())]
 )
 
 
-def told(what: Told) -> pa.Table:
-    """What clients are told of objects."""
-    names = what.pairs["object"]
-    at = pa.array(what.places, mask=what.places < 0)
-    payload = None if what.unknown else what.facts["payload"].combine_chunks().take(at)
-    say = stream_schema.UNKNOWN if what.unknown else stream_schema.NOTIFY
-    return _answers(longs(what.pairs, "client"), what.numbers, {"say": say, "object": names}, payload)
+def notices(due: DueNotices) -> pa.Table:
+    """Versions of objects, known and unknown."""
+    names = due.pairs["object"]
+    at = pa.array(due.places, mask=due.places < 0)
+    payload = None if due.unknown else due.facts["payload"].combine_chunks().take(at)
+    say = stream_schema.UNKNOWN if due.unknown else stream_schema.NOTIFY
+    return _rows(longs(due.pairs, "client"), due.numbers, {"say": say, "object": names}, payload)
 
 
 def statuses(rows: pa.Table) -> pa.Table:
@@ -32,7 +32,7 @@ def statuses(rows: pa.Table) -> pa.Table:
     registered = pa.array(
         np.where(flags(rows, "registered"), stream_schema.REGISTERED, stream_schema.UNREGISTERED), pa.string()
     )
-    return _answers(longs(rows, "client"), longs(rows, "number"), {"say": registered, "object": rows["object"]})
+    return _rows(longs(rows, "client"), longs(rows, "number"), {"say": registered, "object": rows["object"]})
 
 
 def digests(clients: Longs, seen: Longs, registered: pa.Table) -> pa.Table:
@@ -48,15 +48,15 @@ def digests(clients: Longs, seen: Longs, registered: pa.Table) -> pa.Table:
         "count": pa.array(counts).cast(pa.string()),
         "sum": pa.array(sums).cast(pa.string()),
     }
-    return _answers(clients, np.maximum(seen, 0), texts)
+    return _rows(clients, np.maximum(seen, 0), texts)
 
 
 def invalid(clients: Longs, reason: str) -> pa.Table:
     """Clients that must start afresh."""
-    return _answers(clients, None, {"say": stream_schema.INVALID, "reason": reason})
+    return _rows(clients, None, {"say": stream_schema.INVALID, "reason": reason})
 
 
-def _answers(
+def _rows(
     clients: Longs,
     versions: Longs | None,
     attributes: dict[str, str | pa.Array | pa.ChunkedArray],
@@ -69,7 +69,7 @@ def _answers(
         attributes_of(attributes, count),
         pa.nulls(count, pa.binary()) if payload is None else payload,
     ]
-    return pa.table(columns, ANSWERS)
+    return pa.table(columns, NOTIFICATIONS)
 
 
 def attributes_of(attributes: dict[str, str | pa.Array | pa.ChunkedArray], count: int) -> pa.Array:
@@ -93,4 +93,4 @@ def _column(value: str | pa.Array | pa.ChunkedArray, count: int) -> pa.Array:
 def together(tables: Sequence[pa.Table]) -> pa.Table:
     """All of them, in this order."""
     # In one piece: of a table whose first piece is empty, Spark makes an empty DataFrame.
-    return pa.concat_tables([ANSWERS.empty_table(), *tables]).combine_chunks()
+    return pa.concat_tables([NOTIFICATIONS.empty_table(), *tables]).combine_chunks()

@@ -27,8 +27,8 @@ from tidings_thialfi.protocol.digests import items
 if TYPE_CHECKING:
     from tidings.stages.state import State
 
-PLACES = 4
-ATTEMPTS = 64  # so that a row is as good as sure to try every place
+SCRATCH_TABLES = 4  # of each table
+PLACEMENT_ATTEMPTS = 64  # so that a row is as good as sure to try every place
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ def name_of(table: str, place: int) -> str:
 
 def folders(folder: Path, table: str) -> Iterator[Path]:
     """The scratch tables of a table that are there."""
-    for place in range(PLACES):
+    for place in range(SCRATCH_TABLES):
         found = folder / name_of(table, place)
         if found.exists():
             yield found
@@ -67,11 +67,11 @@ def put(state: State, table: str, rows: pa.Table, layout: Layout) -> None:
 
     `layout` says which rows are alike.
     """
-    good = np.array([writable(state.folder / name_of(table, place)) for place in range(PLACES)])
+    good = np.array([writable(state.folder / name_of(table, place)) for place in range(SCRATCH_TABLES)])
     keys = longs(rows, layout.key)
     chosen = np.full(len(rows), -1)
-    for attempt in range(ATTEMPTS):
-        places = (items(np.full(len(rows), attempt), keys) % np.uint64(PLACES)).astype(np.int64)
+    for attempt in range(PLACEMENT_ATTEMPTS):
+        places = (items(np.full(len(rows), attempt), keys) % np.uint64(SCRATCH_TABLES)).astype(np.int64)
         chosen = np.where((chosen < 0) & good[places], places, chosen)
     if (chosen < 0).any():
         raise LogUnavailable(f"neither table {state.folder / table} nor the scratch tables beside it can be written")

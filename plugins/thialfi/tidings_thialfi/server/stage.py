@@ -33,7 +33,7 @@ from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.server import clients, notifications
 from tidings_thialfi.server.arrays import Longs, flags, longs
 from tidings_thialfi.server.compaction import Compactor
-from tidings_thialfi.server.matching import LARGEST, objects_after, registrations_after, tell
+from tidings_thialfi.server.matching import MAX_CLIENT_NUMBER, notifications_due, objects_after, registrations_after
 from tidings_thialfi.server.tables import ACKNOWLEDGEMENTS, Index
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tidings.stages.state import State
     from tidings.stream_definition import StreamDefinition
 
-DAY = 86_400 * 10**6  # microseconds
+DAY_US = 86_400 * 10**6
 ZOMBIE = "the service does not know this client any more"
 AWAY = "the client was not heard of for too long"
 
@@ -111,7 +111,7 @@ class Thialfi(Stage):
     def step(self, rows: pa.Table, index: Index, state: State) -> pa.Table:
         """What clients are told of these rows, whose columns are `COLUMNS`, with the index as before the batch."""
         now = pc.max(rows["time"]).as_py() or 0
-        index.forgetting.before = now - int(self.away_days * DAY)
+        index.expiry.before = now - int(self.away_days * DAY_US)
         updates, ops = _split(rows)
         ids = np.unique(longs(ops, "client"))
         known = clients.Clients.of(ids, index["clients"].lookup(ids))
@@ -138,21 +138,23 @@ class Thialfi(Stage):
         keys = np.union1d(longs(updates, "key"), longs(mine, "key")[fresh | pending])
         objects = objects_after(updates, index["objects"].lookup(keys))
         acknowledged = _acknowledgements(ops)
-        heard = pa.concat_tables(
+        all_acknowledged = pa.concat_tables(
             [index["acknowledgements"].lookup(np.unique(longs(mine, "client")[pending])), acknowledged]
         )
         others = self._registered_for(index, objects.new, touched)
         everyone = pa.concat_tables([mine.select(others.column_names), others])
         more = np.zeros(len(others), bool)
-        versions, unknowns = tell(everyone, np.append(fresh, more), np.append(pending, more), objects, heard)
-        told_digest = np.union1d(coming, deciding)
+        versions, unknowns = notifications_due(
+            everyone, np.append(fresh, more), np.append(pending, more), objects, all_acknowledged
+        )
+        digest_due = np.union1d(coming, deciding)
         output = [
             notifications.invalid(zombies, ZOMBIE),
             notifications.invalid(away.ids, AWAY),
             notifications.statuses(registrations.rows.filter(pa.array(registrations.asked))),
-            notifications.told(versions),
-            notifications.told(unknowns),
-            notifications.digests(told_digest, of_touched.seen[of_touched.at(told_digest)], mine),
+            notifications.notices(versions),
+            notifications.notices(unknowns),
+            notifications.digests(digest_due, of_touched.seen[of_touched.at(digest_due)], mine),
         ]
         index.write(
             state,
@@ -174,13 +176,13 @@ class Thialfi(Stage):
         return rows.append_column("object", new["object"].combine_chunks().take(at.combine_chunks()))
 
     def _away(self, index: Index, batch_id: int, now: int, here: Longs) -> clients.Clients:
-        """Clients to forget; none of those that have just been heard of."""
+        """Clients to forget; none of those that have just been seen."""
         known = index["clients"]
         if batch_id % self.collect_every:
             return clients.away(known.lookup([]), now, 0)
         facts = known.scan(batch_id // self.collect_every % self.parts)
         facts = facts.filter(pa.array(~np.isin(longs(facts, "client"), here)))
-        return clients.away(facts, now, int(self.away_days * DAY))
+        return clients.away(facts, now, int(self.away_days * DAY_US))
 
     def _kept(self, objects: pa.Table) -> pa.Table:
         """The rows without payloads that are too large to keep."""
@@ -209,7 +211,7 @@ def _split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     rows = rows.sort_by([("stream", "ascending"), ("seq", "ascending")])
     is_op = pc.is_valid(rows["client"])
     ops = rows.filter(is_op)
-    ops = ops.filter(pc.less_equal(ops["number"], LARGEST))
+    ops = ops.filter(pc.less_equal(ops["number"], MAX_CLIENT_NUMBER))
     return rows.filter(pc.invert(is_op)), ops
 
 

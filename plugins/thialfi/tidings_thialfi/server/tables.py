@@ -7,7 +7,7 @@ changes nothing, and rows may be read back in any order.
 | --- | --- | --- |
 | `objects` | `key`, `unknown` | `number`: the version; or a number for an update without one (`unknown` = 1) |
 | `registrations` | `client`, `key` | `rank`, which follows the client's own `number` |
-| `acknowledgements` | `client`, `key`, `unknown` | `number`: what the client has heard of |
+| `acknowledgements` | `client`, `key`, `unknown` | `number`: what the client has acknowledged |
 | `clients` | `client`, `fact` | `number` |
 
 `key` is an object's 64-bit key, and times are microseconds since 1970. `app` and `batch` say which batch of which
@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 from tidings.storage.sorted_run_file import Layout
 from tidings.storage.sorted_runs import Runs, RunsSnapshot
 from tidings_thialfi.server import overflow
-from tidings_thialfi.server.expiry import Forgetting
+from tidings_thialfi.server.expiry import Expiry
 
 if TYPE_CHECKING:
     from tidings.stages.state import State
@@ -84,7 +84,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class View:
+class TableView:
     """Runs over a table: what they are sorted by, and which columns they have."""
 
     table: str
@@ -104,12 +104,12 @@ class View:
 
 
 VIEWS = {
-    "objects": View("objects", "key", ("unknown",), "number"),
+    "objects": TableView("objects", "key", ("unknown",), "number"),
     # An update knows its object's name, and matching is where size counts.
-    "registered_for": View("registrations", "key", ("client",), "rank", without=("object",)),
-    "registrations_of": View("registrations", "client", ("key",), "rank"),
-    "acknowledgements": View("acknowledgements", "client", ("key", "unknown"), "number"),
-    "clients": View("clients", "client", ("fact",), "number"),
+    "registered_for": TableView("registrations", "key", ("client",), "rank", without=("object",)),
+    "registrations_of": TableView("registrations", "client", ("key",), "rank"),
+    "acknowledgements": TableView("acknowledgements", "client", ("key", "unknown"), "number"),
+    "clients": TableView("clients", "client", ("fact",), "number"),
 }
 
 WHOLE = {
@@ -132,8 +132,8 @@ class Index:
     """
 
     def __init__(self, folder: Path, app: str, parts: int) -> None:
-        self.forgetting = Forgetting()
-        self.forgetting.registrations = lambda clients: self["registrations_of"].lookup(clients)
+        self.expiry = Expiry()
+        self.expiry.registrations = lambda clients: self["registrations_of"].lookup(clients)
         self.folder = folder
         self.app = app
         self.parts = parts
@@ -187,7 +187,7 @@ class Index:
         for runs in self._runs.values():
             runs.close()
 
-    def _open(self, name: str, view: View) -> Runs:
+    def _open(self, name: str, view: TableView) -> Runs:
         place = self.folder / "runs" / name
         return Runs(
             place,
@@ -196,10 +196,10 @@ class Index:
             identity=view.identity,
             order=view.order,
             parts=self.parts,
-            forget=lambda rows: self.forgetting.dead(view.table, rows),
+            forget=lambda rows: self.expiry.dead(view.table, rows),
         )
 
-    def _catch_up(self, name: str, view: View, batch_id: int) -> None:
+    def _catch_up(self, name: str, view: TableView, batch_id: int) -> None:
         ours = pc.field("app") == self.app
         note = self._runs[name].note or {}
         if note.get("app") == self.app and note["batch"] < batch_id:
@@ -211,7 +211,7 @@ class Index:
         rows_of_all = self._read(view, ~(ours & (pc.field("batch") >= batch_id)))
         self._runs[name].rebuild(rows_of_all, {"app": self.app, "batch": batch_id - 1})
 
-    def _read(self, view: View, condition: Any) -> Iterator[pa.Table]:
+    def _read(self, view: TableView, condition: Any) -> Iterator[pa.Table]:
         from deltalake import DeltaTable
 
         for place in (self.folder / view.table, *overflow.folders(self.folder, view.table)):

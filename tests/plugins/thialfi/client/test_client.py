@@ -120,7 +120,7 @@ def test_a_restart_with_its_state_sends_no_registrations() -> None:
         with Client(gateway.address, "web", notes, pace=FAST) as client:
             client.register_many(["alice", "bob"])
             eventually(lambda: ("status", "bob", True) in notes.told)
-        gateway.heard.clear()
+        gateway.received.clear()
         gateway.service.publish("alice", 5)
         again = Notes()
         client = Client(gateway.address, "web", again, pace=FAST)
@@ -128,7 +128,7 @@ def test_a_restart_with_its_state_sends_no_registrations() -> None:
         client.register_many(["alice", "bob"])
         eventually(lambda: ("notify", "alice", 5) in again.told and ("status", "bob", True) in again.told)
         client.stop()
-        assert not any(message.register or message.sync or message.hello for message in gateway.heard)
+        assert not any(message.register or message.sync or message.hello for message in gateway.received)
         assert len(gateway.service.clients) == 1
 
 
@@ -192,9 +192,9 @@ def test_a_client_that_is_not_let_in_gives_up_and_says_so(polling: bool) -> None
         gateway.denied = True
         with Client(gateway.address, "web", notes, polling=polling, pace=FAST):
             eventually(lambda: ("error", "denied", True) in notes.told)
-            before = len(gateway.heard)
+            before = len(gateway.received)
             with pytest.raises(AssertionError, match="still not true"):
-                eventually(lambda: len(gateway.heard) > before, timeout=1)
+                eventually(lambda: len(gateway.received) > before, timeout=1)
 
 
 def test_a_close_for_good_ends_the_client() -> None:
@@ -221,10 +221,10 @@ def test_credentials_are_asked_for_anew_on_each_channel_and_are_never_logged(cap
         client.register("alice")
         eventually(lambda: ("status", "alice", True) in notes.told)
         gateway.close_all(3001)
-        eventually(lambda: [one.hello.credentials for one in gateway.heard if one.hello] == ["secret-0", "secret-2"])
+        eventually(lambda: [one.hello.credentials for one in gateway.received if one.hello] == ["secret-0", "secret-2"])
         assert ("error", "credentials", False) in notes.told
-        shown = caplog.text + repr(client) + repr(gateway.heard) + repr(client._client._core.__dict__["_events"])
-        tokens = [one.token for one in gateway.heard if one.token]
+        shown = caplog.text + repr(client) + repr(gateway.received) + repr(client._client._core.__dict__["_events"])
+        tokens = [one.token for one in gateway.received if one.token]
     assert "secret-" not in shown
     assert len(tokens) > 0
 

@@ -25,7 +25,7 @@ def test_nothing_is_acknowledged_before_it_is_told_nor_if_the_listener_fails() -
     assert driven.say() == []
     event = driven.core.next_event()
     assert event is not None
-    driven.core.tell_again(event, now=driven.now)
+    driven.core.redeliver(event, now=driven.now)
     assert driven.say() == []
     assert driven.core.next_event() is None
     assert driven.core.wake(now=driven.now) <= driven.now + 1
@@ -39,7 +39,7 @@ def test_what_failed_is_not_told_once_something_newer_is_there() -> None:
     driven.hear(notify=(Notice("alice", 5),))
     event = driven.core.next_event()
     assert event is not None
-    driven.core.tell_again(event, now=driven.now)
+    driven.core.redeliver(event, now=driven.now)
     driven.hear(notify=(Notice("alice", 6),))
     driven.say(after=10)
     assert driven.events() == [("notify", "alice", 6, None)]

@@ -50,7 +50,7 @@ def test_ten_thousand_clients_are_told_and_cost_little(scene: Scene) -> None:
                 for client in crowd.clients
             ]
             await asyncio.to_thread(scene.tell_many, made)
-            await crowd.until(lambda: crowd.heard >= len(crowd.clients), 60)
+            await crowd.until(lambda: crowd.received >= len(crowd.clients), 60)
         assert crowd.refused == 0
         assert gateway.metric("sessions") == SOCKETS + TRUNKED
         assert gateway.metric("unacknowledged_notifications") == SOCKETS + TRUNKED  # the newest version of each

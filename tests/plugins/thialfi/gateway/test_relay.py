@@ -59,6 +59,21 @@ def test_a_client_that_comes_to_another_gateway_is_closed_at_the_first(scene: Sc
         assert stream_schema.OFFLINE not in scene.ops(new.client)
 
 
+def test_a_client_that_comes_again_while_its_older_channel_is_open_is_marked_online_again(
+    scene: Scene, gateways: list[Process]
+) -> None:
+    for first in gateways:
+        for holder in ("g1", "g2"):
+            old = online(scene, first)
+            while holders(scene)[scene.notifications.shard_of(str(old.client))] != holder:
+                old = online(scene, first)
+            new = scene.client(first)
+            new.token, new.client = old.token, old.client
+            new.say(heartbeat=True)
+            assert old.closed() == 3002
+            scene.await_row(new.client, stream_schema.ONLINE, 2)
+
+
 def _told_by_the_survivor(scene: Scene, client: Client, count: int) -> None:
     """Wait until the client is marked online once more, as it is when its route is there again; then tell it."""
     scene.await_row(client.client, stream_schema.ONLINE, count)

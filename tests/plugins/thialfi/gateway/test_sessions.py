@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings_thialfi.gateway.notification_rows import Said, message_of
+from tidings_thialfi.gateway.notification_rows import NotificationRow, message_of
 from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.gateway.sessions import Session, Sessions
 from tidings_thialfi.protocol import stream_schema
@@ -28,7 +28,7 @@ def ops(made: tuple[dict[str, Any], ...]) -> list[tuple[str, str | None, int | N
 
 
 @given(st.lists(st.tuples(st.booleans(), names, st.integers(0, 9))))
-def test_what_is_kept_is_the_newest_that_was_said_and_is_not_acknowledged(
+def test_what_is_kept_is_the_newest_that_is_not_acknowledged(
     steps: list[tuple[bool, str, int]],
 ) -> None:
     one, model = session(), dict[str, int]()
@@ -70,22 +70,22 @@ def test_a_sync_is_asked_for_only_when_nothing_is_under_way() -> None:
         return answer is not None and answer.sync
 
     assert not asked(0.0)  # the service's digest is not known
-    one.told(Digest(), 5)
+    one.take_digest(Digest(), 5)
     assert asked(1.0)
     assert not asked(2.0)  # it may be on its way
     assert asked(20.0)
     one.take(FromClient("t", mine, register=(("alice", 9),)), 21.0, OPTIONS)
     assert not asked(40.0)  # the stage has not seen number 9
-    one.told(mine, 9)
+    one.take_digest(mine, 9)
     assert not asked(60.0)
-    one.told(Digest(), 10)
+    one.take_digest(Digest(), 10)
     assert asked(80.0)
 
 
 def test_an_older_digest_does_not_replace_a_newer_one() -> None:
     one = session()
-    one.told(Digest(2, 2), 9)
-    one.told(Digest(1, 1), 8)
+    one.take_digest(Digest(2, 2), 9)
+    one.take_digest(Digest(1, 1), 8)
     assert (one.digest, one.seen) == (Digest(2, 2), 9)
 
 
@@ -106,12 +106,12 @@ def test_what_is_due_is_sent_again_until_acknowledged() -> None:
     sessions, one = Sessions(), session()
     sessions.begin(one)
     one.notify(Notice("alice", 1), 0.0, 10)
-    sessions.note(one, 0.0)
+    sessions.track(one, 0.0)
     assert list(sessions.due(59.0, 60.0)) == []
     assert list(sessions.due(60.0, 60.0)) == [(one, [Notice("alice", 1)])]
     assert list(sessions.due(61.0, 60.0)) == []
     one.settle(FromClient("t", acknowledge=(Ack("alice", 1),)))
-    sessions.note(one, 70.0)
+    sessions.track(one, 70.0)
     assert list(sessions.due(999.0, 60.0)) == []
 
 
@@ -143,15 +143,15 @@ def test_silent_clients_are_found() -> None:
 
 
 def test_rows_of_a_batch_become_one_message_with_the_newest_versions() -> None:
-    said = [
-        Said(7, stream_schema.NOTIFY, 1, "alice"),
-        Said(7, stream_schema.REGISTERED, 5, "alice"),
-        Said(7, stream_schema.NOTIFY, 2, "alice"),
-        Said(7, stream_schema.UNKNOWN, 9, "alice"),
-        Said(7, stream_schema.DIGEST, 5, "", 1, 77),
-        Said(7, "of a later version", 1),
+    rows = [
+        NotificationRow(7, stream_schema.NOTIFY, 1, "alice"),
+        NotificationRow(7, stream_schema.REGISTERED, 5, "alice"),
+        NotificationRow(7, stream_schema.NOTIFY, 2, "alice"),
+        NotificationRow(7, stream_schema.UNKNOWN, 9, "alice"),
+        NotificationRow(7, stream_schema.DIGEST, 5, "", 1, 77),
+        NotificationRow(7, "of a later version", 1),
     ]
-    made = message_of(session(), said, 0.0, 100)
+    made = message_of(session(), rows, 0.0, 100)
     assert made.notify == (Notice("alice", 2), Notice("alice", 9, unknown=True))
     assert (made.digest, made.seen) == (Digest(1, 77), 5)
     assert [one.name for one in made.status] == ["alice"]
@@ -168,5 +168,5 @@ def test_a_bucket_never_lets_through_more_than_its_rate(pauses: list[float], bur
 
 @given(st.integers(0, 2**63 - 1), st.text(max_size=20), st.none() | st.binary(max_size=20))
 def test_rows_survive_the_way_between_gateways(client: int, name: str, payload: bytes | None) -> None:
-    one = Said(client, stream_schema.NOTIFY, 2**63 - 1, name, 3, 2**64 - 1, payload)
-    assert Said.from_json(one.to_json()) == one
+    one = NotificationRow(client, stream_schema.NOTIFY, 2**63 - 1, name, 3, 2**64 - 1, payload)
+    assert NotificationRow.from_json(one.to_json()) == one

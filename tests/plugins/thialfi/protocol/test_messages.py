@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidings_thialfi.protocol.constants import MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import (
-    MAX_MESSAGE_BYTES,
-    MAX_PAYLOAD_BYTES,
     Ack,
     BadMessage,
     Failure,

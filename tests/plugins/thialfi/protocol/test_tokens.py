@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidings.errors import InvalidOption, TidingsError
-from tidings_thialfi.protocol.tokens import Token, TokenExpired, TokenForged, TokenKeys
+from tidings_thialfi.protocol.tokens import ClientToken, TokenExpired, TokenForged, TokenKeys
 
 OLD, NEW = b"o" * 32, b"n" * 32
 
@@ -30,7 +30,7 @@ def keys_of(*ids: str, clock: Clock | None = None) -> TokenKeys:
 def test_a_token_says_what_it_was_issued_for(client: int, identity: str, application: str, lifetime: int) -> None:
     keys = keys_of("new")
     token = keys.issue(client, identity, application, lifetime)
-    assert keys.check(token) == Token(client, identity, application, 1_000 + lifetime)
+    assert keys.check(token) == ClientToken(client, identity, application, 1_000 + lifetime)
     assert token.isascii()
     assert len(token) <= 1024
 

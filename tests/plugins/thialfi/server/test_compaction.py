@@ -32,7 +32,7 @@ def change(service: Service, version: int) -> None:
 
 
 def test_compacted_tables_have_few_rows_and_say_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "SPARE", 10)
+    monkeypatch.setattr(compaction, "SPARE_ROWS", 10)
     service = filled(tmp_path)
     compactor = Compactor()
     for version in range(1, 25):
@@ -55,7 +55,7 @@ def test_compacted_tables_have_few_rows_and_say_the_same(tmp_path: Path, monkeyp
 
 
 def test_many_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "FILES", 3)
+    monkeypatch.setattr(compaction, "MAX_FILES", 3)
     service = filled(tmp_path)
     for version in range(1, 7):
         change(service, version)
@@ -69,7 +69,7 @@ def test_many_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_what_has_ended_is_forgotten_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compaction, "SPARE", -1000)
+    monkeypatch.setattr(compaction, "SPARE_ROWS", -1000)
     service = Service(tmp_path, away_days=1, collect_every=1, parts=1)
     service.batch(ops=[op(client, stream_schema.CREATED) for client in EVERYONE])
     service.batch(ops=[register(client, name, 10) for client in EVERYONE for name in "ab"])

@@ -51,8 +51,8 @@ class World:
         self.wanted: dict[tuple[int, str], tuple[int, bool]] = {}
         self.floors: dict[int, int] = {}
         self.latest: dict[str, tuple[int, int]] = {}  # version, and which client made it
-        self.heard: dict[tuple[int, str], int] = {}
-        self.heard_unknown: dict[tuple[int, str], int] = {}
+        self.notified: dict[tuple[int, str], int] = {}
+        self.notified_unknown: dict[tuple[int, str], int] = {}
 
     def batch(self, does: list[Any], deaf: set[int]) -> None:
         updates, ops = [], []
@@ -123,15 +123,15 @@ class World:
         for row in rows:
             said = row["attributes"]
             if said["say"] in ("notify", "unknown"):
-                book = self.heard if said["say"] == "notify" else self.heard_unknown
+                book = self.notified if said["say"] == "notify" else self.notified_unknown
                 pair = (int(row["object"]), said["object"])
                 book[pair] = max(book.get(pair, -1), row["version"])
 
     def _acknowledgements(self, client: int) -> Iterator[Row]:
-        for (owner, name), version in self.heard.items():
+        for (owner, name), version in self.notified.items():
             if owner == client:
                 yield op(client, stream_schema.ACKNOWLEDGE, version, object=name)
-        for (owner, name), at in self.heard_unknown.items():
+        for (owner, name), at in self.notified_unknown.items():
             if owner == client:
                 yield op(client, stream_schema.ACKNOWLEDGE_UNKNOWN, at, object=name)
 
@@ -142,9 +142,9 @@ class World:
         for client, name in self.registered():
             version, maker = self.latest.get(name, (None, None))
             if version is None:
-                assert (client, name) in self.heard_unknown
+                assert (client, name) in self.notified_unknown
             elif maker != client:
-                assert self.heard.get((client, name), -1) >= version
+                assert self.notified.get((client, name), -1) >= version
 
 
 @pytest.mark.slow

@@ -62,7 +62,7 @@ def test_rows_go_to_another_place_when_theirs_cannot_be_written(
 
 def test_if_nothing_can_be_written_the_batch_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     service = Service(tmp_path)
-    every = [overflow.name_of("objects", place) for place in range(overflow.PLACES)]
+    every = [overflow.name_of("objects", place) for place in range(overflow.SCRATCH_TABLES)]
     with (
         unwritable(monkeypatch, "objects", *every),
         pytest.raises(LogUnavailable, match=r"neither table .*objects nor the scratch tables"),
