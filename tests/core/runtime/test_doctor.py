@@ -59,7 +59,7 @@ def test_a_ready_folder_without_the_jars_is_told(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("TIDINGS_JARS", str(tmp_path))
     check = doctor.check_jars()
     assert not check.ok
-    assert "kafka-clients-3.9.2.jar is missing" in check.found
+    assert "delta-storage-4.4.0.jar is missing" in check.found
 
 
 @pytest.mark.parametrize(
