@@ -9,7 +9,7 @@ PACKAGES := $(VENV)/.tidings-packages
 JARS := $(VENV)/.tidings-jars
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench package clean
 .DELETE_ON_ERROR:
 
 help: ## what can be made (this list)
@@ -35,9 +35,13 @@ bench: $(JARS) ## all benchmarks; ONLY=<name> one of them, QUICK=1 in under a mi
 	@echo "bench: $(or $(ONLY),all)$(if $(QUICK), (quick))"
 	@$(VENV)/bin/python -m bench $(ONLY) $(if $(QUICK),--quick) $(ARGS)
 
+package: $(PACKAGES) ## wheel and sdist, into dist/, once they are checked in an empty environment (downloads packages)
+	@echo "package: wheel and sdist"
+	@tests/package.sh
+
 clean: ## remove .venv, caches and build output; the jars stay in the user's cache
 	@echo "clean: .venv, caches, build output"
-	@rm -rf $(VENV) build dist bench/results .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	@rm -rf $(VENV) build dist bench/results .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		spark-warehouse metastore_db derby.log
 	@find core connectors plugins tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
