@@ -9,7 +9,7 @@ PACKAGES := $(VENV)/.tidings-packages
 JARS := $(VENV)/.tidings-jars
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench clean
+.PHONY: help demo test lint bench package clean
 .DELETE_ON_ERROR:
 
 help: ## what can be made (this list)
@@ -20,24 +20,30 @@ demo: $(JARS) ## streams, queries, subscribers and clients, and what happens whe
 	@echo "demo: updates from producers to a Spark query, subscribers and clients, in a temporary folder"
 	@$(VENV)/bin/python examples/demo.py $(ARGS)
 
-test: $(JARS) ## all tests, two at a time; FAST=1 leaves out the slow ones, ARGS="-k word" goes to pytest
+test: $(JARS) ## all tests, two at a time; FAST=1 leaves out the slow ones, COVERAGE=1 measures, ARGS="-k word" goes to pytest
 	@echo "test: $(if $(FAST),all but the slow tests,all tests)"
-	@$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(if $(FAST),-m "not slow") $(ARGS)
+	@$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(if $(FAST),-m "not slow") $(if $(COVERAGE),--cov --cov-report=term) $(ARGS)
 
-lint: $(PACKAGES) ## format and rules (ruff), types (mypy)
+lint: $(PACKAGES) ## format and rules (ruff), types (mypy), who imports whom (import-linter)
 	@echo "lint: ruff"
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@echo "lint: mypy"
 	@$(VENV)/bin/mypy
+	@echo "lint: layers"
+	@$(VENV)/bin/lint-imports --no-logo --no-cache
 
 bench: $(JARS) ## all benchmarks; ONLY=<name> one of them, QUICK=1 in under a minute
 	@echo "bench: $(or $(ONLY),all)$(if $(QUICK), (quick))"
 	@$(VENV)/bin/python -m bench $(ONLY) $(if $(QUICK),--quick) $(ARGS)
 
+package: $(PACKAGES) ## wheel and sdist, into dist/, once they are checked in an empty environment (downloads packages)
+	@echo "package: wheel and sdist"
+	@tests/package.sh
+
 clean: ## remove .venv, caches and build output; the jars stay in the user's cache
 	@echo "clean: .venv, caches, build output"
-	@rm -rf $(VENV) build dist bench/results .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	@rm -rf $(VENV) build dist bench/results .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		spark-warehouse metastore_db derby.log
 	@find core connectors plugins tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 

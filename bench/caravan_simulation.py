@@ -73,7 +73,7 @@ class World:
             chosen = caravan or self._new(group)
             kept.append(chosen)
             for flow in group:
-                flow.caravan = chosen  # type: ignore[attr-defined]
+                flow.caravan = chosen
         self.caravans = kept
 
     def step(self, seconds: float) -> None:

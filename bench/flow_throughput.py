@@ -40,7 +40,7 @@ def drain(total: int, applications: int, each: bool) -> float:
     assert all(count >= total for count, _ in found)
     first = min(seen[0][1] for _, seen in found)
     last = max(seen[-1][1] for _, seen in found)
-    return applications * total / max(1e-9, last - first)
+    return applications * total / float(max(1e-9, last - first))
 
 
 def run(quick: bool) -> list[Row]:

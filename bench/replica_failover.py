@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 import tidings
 from bench.report import Row, less_is_better
-from tests.support.mysql_server import PASSWORD, Server, follow, missing, running
+from tests.support.mysql_install import missing
+from tests.support.mysql_server import PASSWORD, Server, follow, running
 from tidings.flow_status import status
 from tidings.testing import eventually
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,5 +29,5 @@ def less_is_better(metric: str, ours: float, unit: str, reference: str, value: f
     return Row(metric, ours, unit, reference, value, value / ours)
 
 
-def milliseconds(seconds: Sequence[float], percentile: float) -> float:
+def milliseconds(seconds: Sequence[float] | np.ndarray[Any, Any], percentile: float) -> float:
     return float(np.percentile(seconds, percentile)) * 1000

@@ -111,7 +111,7 @@ class Gateway:
             keys.write_text(f"k1 {base64.b64encode(secrets.token_bytes(32)).decode()}\n")
         command = [Path(sys.executable).with_name("tidings"), "gateway", "--service", SERVICE, "--keys", keys]
         settings = ["--zookeeper", zookeeper, "--listen", listen, "--session-timeout", "4"]
-        self.process = subprocess.Popen([*command, *settings], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([*map(str, command), *settings], stderr=subprocess.PIPE, text=True)
         assert self.process.stderr is not None
         self.listens = next(
             found[1] for line in self.process.stderr if (found := re.search(r"listens on (\S+);", line))

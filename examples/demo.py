@@ -160,7 +160,7 @@ class Cache(tidings.Handler):
 @contextmanager
 def publisher(name: str, zookeeper: str) -> Iterator[subprocess.Popen[bytes]]:
     """A publisher in a process of its own, as an operator would run it."""
-    command = [Path(sys.executable).with_name("tidings"), "publisher", "--name", name, "--zookeeper", zookeeper]
+    command = [str(Path(sys.executable).with_name("tidings")), "publisher", "--name", name, "--zookeeper", zookeeper]
     settings = ["--session-timeout", "2", "--token-interval", "0.5"]
     with subprocess.Popen([*command, *settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:

@@ -3,6 +3,7 @@
 import tempfile
 from pathlib import Path
 
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 import tidings
@@ -14,7 +15,7 @@ class Greeting(Stage):
 
     text: str = "hello"
 
-    def prepare(self, rows):
+    def prepare(self, rows: DataFrame) -> DataFrame:
         return rows.withColumn("payload", sf.concat(sf.lit(f"{self.text}, ").cast("binary"), "payload"))
 
 

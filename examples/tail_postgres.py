@@ -32,7 +32,8 @@ class Invalidator(tidings.Handler):
         self.empty = threading.Event()
 
     def on_update(self, update: tidings.Update) -> None:
-        print(f"{update.object}: {update.attributes['operation']}, {update.payload.decode()}")
+        attributes, payload = update.attributes or {}, update.payload or b""
+        print(f"{update.object}: {attributes['operation']}, {payload.decode()}")
         self.cache.pop(update.object, None)
         if not self.cache:
             self.empty.set()

@@ -9,11 +9,8 @@ trap 'rm -rf "$work"' EXIT
 mkdir "$work/home"
 git clone --quiet --no-local "$root" "$work/tidings"
 
-# Only what a shell needs, and how this machine reaches its package index.
-clean=(PATH="$PATH" HOME="$work/home" LANG="${LANG:-C.UTF-8}" TERM="${TERM:-dumb}" TMPDIR="${TMPDIR:-/tmp}")
-while IFS= read -r name; do
-    clean+=("$name=${!name}")
-done < <(compgen -e | grep -E '^(PIP_.*|JAVA_HOME|JAVA_TOOL_OPTIONS|SSL_CERT_FILE|SSL_CERT_DIR|(https?|no)_proxy|(HTTPS?|NO)_PROXY)$')
+source "$root/tests/support/clean_environment.sh"
+clean_environment "$work/home"
 
 run() {
     local start=$SECONDS

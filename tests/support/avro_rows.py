@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.avro_payloads import decoder
-from tidings_connectors.cdc.mapping import Changes, Column, RowMapping, updates_of
+from tidings_connectors.cdc.changes import Changes, Column
+from tidings_connectors.cdc.mapping import RowMapping, updates_of
 
 Row = dict[str, Any]
 INT = {"name": "id", "type": "int"}

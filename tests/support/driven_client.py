@@ -55,4 +55,5 @@ class Driven:
 def saved() -> bytes:
     """The state of a client with number 7 that ran before."""
     driven = Driven().granted()
-    return next(event[1] for event in driven.events() if event[0] == "write_state")
+    state: bytes = next(event[1] for event in driven.events() if event[0] == "write_state")
+    return state

@@ -66,7 +66,11 @@ class Client:
         self.code: int | None = None
 
         async def connect() -> aiohttp.ClientWebSocketResponse:
-            return await scene.http.ws_connect(f"{gateway.url}{path}", protocols=[protocol], headers=headers)
+            url = f"{gateway.url}{path}"
+            socket: aiohttp.ClientWebSocketResponse = await scene.http.ws_connect(
+                url, protocols=[protocol], headers=headers
+            )
+            return socket
 
         self.socket = scene.loop.run(connect())
 

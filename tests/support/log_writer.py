@@ -9,6 +9,7 @@ import random
 import sys
 import threading
 from concurrent.futures import Future
+from functools import partial
 
 from tidings.positions import Position
 from tidings.stream_definition import StreamDefinition
@@ -32,7 +33,7 @@ def main(folder: str, shards: str, writer: str, seed: str, acknowledgements: str
         while True:
             for _ in range(rng.randrange(1, 20)):
                 name = f"{writer}-{number}"
-                producer.publish(name, version=number).add_done_callback(lambda future, name=name: note(name, future))
+                producer.publish(name, version=number).add_done_callback(partial(note, name))
                 number += 1
             if rng.random() < 0.1:
                 producer.flush()

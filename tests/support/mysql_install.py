@@ -48,7 +48,7 @@ def template() -> Path:
     user = owner()
     if user:
         subprocess.run(["chown", user, str(place)], check=True)
-    command = [program("mariadb-install-db"), "--no-defaults", f"--datadir={data}", "--skip-test-db"]
+    command = [program("mariadb-install-db") or "", "--no-defaults", f"--datadir={data}", "--skip-test-db"]
     command += ["--auth-root-authentication-method=normal", *([f"--user={user}"] if user else [])]
     made = subprocess.run(command, capture_output=True, text=True, check=False)
     if made.returncode:

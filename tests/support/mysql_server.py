@@ -72,13 +72,13 @@ class Server:
     def start(self) -> Server:
         """Start it and wait until it answers."""
         arguments = [f"--{name.replace('_', '-')}={value}" for name, value in self._options.items() if value]
-        command = [program("mariadbd"), "--no-defaults", f"--datadir={self.folder}", f"--port={self.port}"]
+        command = [program("mariadbd") or "", "--no-defaults", f"--datadir={self.folder}", f"--port={self.port}"]
         command += [f"--socket={self.socket}", f"--pid-file={self._place / 'pid'}", "--bind-address=127.0.0.1"]
         command += [f"--log-error={self._place / 'errors.err'}", *arguments]
         if os.geteuid() == 0:
             command.append(f"--user={owner() or 'root'}")
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(command, preexec_fn=die_with_parent, **quiet)
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen(command, preexec_fn=die_with_parent, stdout=quiet, stderr=quiet)
         eventually(self._answers, timeout=60)
         return self
 
@@ -255,7 +255,7 @@ def drain(reader: Reader, after: Positions, upto: Positions, limit: int = 1000) 
 
 def listed(rows: pa.Table) -> list[Any]:
     """Rows as dictionaries, with the payload as what the JSON says."""
-    found = rows.to_pylist(maps_as_pydicts="lossy")
+    found: list[Any] = rows.to_pylist(maps_as_pydicts="lossy")
     for row in found:
         row["payload"] = json.loads(row["payload"]) if row["payload"] is not None else None
     return found

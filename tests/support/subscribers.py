@@ -31,6 +31,7 @@ class Copy(tidings.Handler):
 
     def on_update(self, update: tidings.Update) -> None:
         self._shards[update.object] = update.shard
+        assert update.attributes is not None
         if update.attributes["operation"] == "delete":
             self.rows.pop(update.object, None)
         else:

@@ -83,7 +83,7 @@ def test_filters_may_change_at_any_time_and_nothing_that_all_of_them_want_is_mis
                 changed = dataclasses.replace(scene.cluster.application("cache"), filter=text)
                 scene.cluster.coordination.write(changed.to_json(), "applications", "cache")
                 before = scene.delivered("r2")
-                eventually(lambda before=before: scene.delivered("r2") > before + 10)
+                eventually(lambda: scene.delivered("r2") > before + 10)  # noqa: B023
         scene.finish("r2")
         wanted = {(row["shard"], row["seq"]) for row in scene.published().to_pylist() if row["version"] % 2}
         eventually(lambda: wanted <= scene.record("r1").seen())
@@ -108,7 +108,7 @@ def test_flows_of_an_application_that_is_dropped_end_and_it_can_be_made_again(sc
             def first(again: int = again) -> dict[int, int]:
                 return {shard: seq for shard, seq, *_ in reversed(scene.record("r1").rows[again:])}
 
-            eventually(lambda first=first: len(first()) == SHARDS)
+            eventually(lambda: len(first()) == SHARDS)
             assert first() == dict.fromkeys(range(SHARDS), 0)
     assert len(scene.record("r1").events("closed")) == len(scene.record("r1").events("notice"))
 

@@ -126,7 +126,8 @@ def test_flows_are_given_up_though_zookeeper_fails_just_then(
 ) -> None:
     store = Store(tmp_path)
     follow(cluster, store)
-    release, failed = Ownership.release, []
+    release = Ownership.release
+    failed: list[Flow] = []
 
     def fails_at_first(self: Ownership, flow: Flow, epoch: int) -> bool:
         if len(failed) < 3:

@@ -82,7 +82,7 @@ def test_a_flow_whose_handler_raises_is_parked_before_the_failing_update_and_the
         scene.publish(50, 200)
         published = scene.published().to_pylist()
         failing = next(row["seq"] for row in published if row["object"] == "o-55")
-        parked = eventually(lambda: (scene.node("cache", bad, "subscriber") or {}).get("parked"), timeout=20)
+        parked = eventually(lambda: (scene.node("cache", bad, "subscriber") or {}).get("parked", ""), timeout=20)
         assert "o-55 is too much" in parked
         heads = [max(row["seq"] for row in published if row["shard"] == shard) for shard in range(SHARDS)]
         eventually(lambda: all(scene.markers("cache", SHARDS)[shard] == heads[shard] for shard in others))

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidings.errors import InvalidOption, InvalidUpdate
 from tidings_connectors.cdc.avro_schemas import MARK, Schemas, codecs_of
 from tidings_connectors.cdc.avro_values import joined
-from tidings_connectors.cdc.mapping import Changes, Column
+from tidings_connectors.cdc.changes import Changes, Column
 
 HEADER_BYTES = len(MARK) + 8
 

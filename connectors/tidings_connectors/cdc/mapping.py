@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import json
 import string
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -32,48 +30,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 
 from tidings.errors import InvalidOption
 from tidings.updates import MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES, MAX_VERSION, SCHEMA, shards_of
+from tidings_connectors.cdc.changes import TRUNCATE, Changes, Column
 
-INSERT, UPDATE, DELETE, TRUNCATE, SNAPSHOT = "insert", "update", "delete", "truncate", "snapshot"
 ESCAPED = r'["\\\x00-\x1f]'  # what JSON does not take as it is
-
-Kind = Literal["text", "integer", "number", "boolean", "json"]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of the changes: its values as text, null where they are NULL. All but `text` is JSON as it stands."""
-
-    name: str
-    values: pa.StringArray
-    kind: Kind = "text"
-    unknown: pa.BooleanArray | None = None
-    """Where the datastore did not say what the value is: a large one that was not changed, all but the key of a row
-    that was deleted."""
-
-
-@dataclass(frozen=True)
-class Changes:
-    """Changes of rows of one table, in their order."""
-
-    schema: str
-    table: str
-    columns: Sequence[Column]
-    key: Sequence[str]
-    operations: pa.StringArray
-    seqs: npt.NDArray[np.int64]
-    indexes: npt.NDArray[np.int32]
-    times: pa.TimestampArray
-
-    def __len__(self) -> int:
-        return len(self.seqs)
-
-    def column(self, name: str) -> Column:
-        """The column of this name."""
-        for column in self.columns:
-            if column.name == name:
-                return column
-        there = ", ".join(column.name for column in self.columns)
-        raise InvalidOption(f"table {self.schema}.{self.table} has no column {name!r} (columns: {there})")
 
 
 class RowMapping(BaseModel):

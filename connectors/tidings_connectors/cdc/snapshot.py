@@ -32,7 +32,8 @@ from tidings.errors import LogUnavailable, TidingsError
 from tidings.positions import Bounds, Position
 from tidings.storage import durable
 from tidings.updates import SCHEMA
-from tidings_connectors.cdc.mapping import SNAPSHOT, Changes, Column, RowMapping, updates_of
+from tidings_connectors.cdc.changes import SNAPSHOT, Changes, Column
+from tidings_connectors.cdc.mapping import RowMapping, updates_of
 
 CHUNK_ROWS = 50_000
 MAX_INDEX = 2**31 - 1

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings_connectors.cdc.mapping import Column, Kind
+from tidings_connectors.cdc.changes import Column, Kind
 
 
 def column_of(name: str, values: pa.Array) -> Column:

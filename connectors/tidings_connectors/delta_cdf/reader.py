@@ -17,7 +17,8 @@ from tidings.logs import Read
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.base import TailedLogBase
-from tidings_connectors.cdc.mapping import DELETE, UPDATE, Changes, updates_of
+from tidings_connectors.cdc.changes import DELETE, UPDATE, Changes
+from tidings_connectors.cdc.mapping import updates_of
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.delta_cdf.columns import column_of
 from tidings_connectors.delta_cdf.options import CdfOptions

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.errors import LogUnavailable
-from tidings_connectors.cdc.mapping import Kind
+from tidings_connectors.cdc.changes import Kind
 from tidings_connectors.mysql.client_library import charset_by_name
 from tidings_connectors.mysql.values import ENCODINGS, Text, decoding
 

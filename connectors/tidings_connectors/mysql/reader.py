@@ -14,7 +14,8 @@ from tidings.errors import LogUnavailable
 from tidings.logs import Read, ends
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
-from tidings_connectors.cdc.mapping import Changes, updates_of
+from tidings_connectors.cdc.changes import Changes
+from tidings_connectors.cdc.mapping import updates_of
 from tidings_connectors.cdc.positions import later
 from tidings_connectors.mysql.binlog import Begin, End, Feed, Item, Rows, Statement
 from tidings_connectors.mysql.connection import POSITION_GONE, ServerError

@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.errors import LogUnavailable
-from tidings_connectors.cdc.mapping import DELETE, INSERT, TRUNCATE, UPDATE, Changes, Column, RowMapping, fields
+from tidings_connectors.cdc.changes import DELETE, INSERT, TRUNCATE, UPDATE, Changes, Column
+from tidings_connectors.cdc.mapping import RowMapping, fields
 from tidings_connectors.mysql.values import Reading, reading_of
 
 Image = list[Any]

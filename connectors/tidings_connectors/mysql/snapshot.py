@@ -16,7 +16,7 @@ from typing import Any
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds
 from tidings_connectors.cdc import snapshot
-from tidings_connectors.cdc.mapping import Column
+from tidings_connectors.cdc.changes import Column
 from tidings_connectors.cdc.snapshot import ConsistentState, Piece
 from tidings_connectors.mysql.client_library import SSCursor, pymysql
 from tidings_connectors.mysql.columns import SESSION, ColumnForm, form_of

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidings.errors import LogUnavailable
-from tidings_connectors.cdc.mapping import Kind
+from tidings_connectors.cdc.changes import Kind
 from tidings_connectors.mysql.client_library import FIELD_TYPE
 
 Take = Callable[[bytes, int], tuple[Any, int]]

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.errors import LogUnavailable
-from tidings_connectors.cdc.mapping import DELETE, INSERT, TRUNCATE, UPDATE, Changes, Column
+from tidings_connectors.cdc.changes import DELETE, INSERT, TRUNCATE, UPDATE, Changes, Column
 from tidings_connectors.postgres.columns import NULL, UNCHANGED, Bytes, Ints, Mask, Texts, cut_columns, int32, int64
 from tidings_connectors.postgres.relations import KeyOf, Relation, as_json, parse_relation
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings_connectors.cdc.mapping import Kind
+from tidings_connectors.cdc.changes import Kind
 
 KINDS: dict[int, Kind] = {
     16: "boolean",

@@ -20,7 +20,7 @@ import pyarrow as pa
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds
 from tidings_connectors.cdc import snapshot
-from tidings_connectors.cdc.mapping import Column
+from tidings_connectors.cdc.changes import Column
 from tidings_connectors.cdc.snapshot import ConsistentState, Piece
 from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,

@@ -21,12 +21,17 @@ class Conf(StrEnum):
     """The configurations of ivy.xml."""
 
     runtime = "runtime"
+    kafka = "kafka"
     broker = "broker"
 
 
 def jars_command(
     conf: Annotated[
-        Conf, typer.Option(help="runtime: for Spark. broker: a Kafka broker, for tests and demonstrations.")
+        Conf,
+        typer.Option(
+            help="runtime: for Spark. kafka: for Spark's Kafka source and sink; once they are there, every session has "
+            "them. broker: a Kafka broker, for tests and demonstrations."
+        ),
     ] = Conf.runtime,
     json: Json = False,
 ) -> None:

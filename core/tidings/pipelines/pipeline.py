@@ -7,71 +7,19 @@ finished, with the very same rows. So the output has the rows of each batch once
 
 from __future__ import annotations
 
-import functools
-import json
-import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tidings.coordination.pipeline_lock import PipelineLock
-from tidings.errors import InvalidOption, LogMismatch, PipelineFailed
-from tidings.names import check_name
-from tidings.stages import Stage, make
+from tidings.errors import PipelineFailed
+from tidings.pipelines.definition import PipelineDefinition
+from tidings.pipelines.query import PipelineRun, cause
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
-    from tidings.catalogue import Catalogue
-    from tidings.pipelines.query import PipelineRun
-
-MAX_ROWS = 50_000  # of each input in one batch, which a driver must be able to hold
-POLL_INTERVAL_S = 0.05  # at which a query that has nothing to do looks for something
+    from pyspark.sql import SparkSession
 
 
-class Pipeline:
-    """Reads `input`, applies `stage`, writes `output`; it runs when it is started.
-
-    `stage` is a `Stage`, or the name of one, with its `options`. Checkpoint and tables are in
-    `<storage>/pipelines/<name>`. A batch has at most `max_rows` rows of each input, 50,000 unless that is said.
-    """
-
-    def __init__(
-        self,
-        cluster: Catalogue,
-        name: str,
-        *,
-        input: str | Sequence[str],
-        stage: Stage | str,
-        options: Mapping[str, Any] | None = None,
-        output: str | None = None,
-        storage: str | Path,
-        max_rows: int | None = None,
-    ) -> None:
-        self.name = check_name("a pipeline", name)
-        self.cluster = cluster
-        self.inputs = [cluster.stream(one) for one in ([input] if isinstance(input, str) else input)]
-        self.output = None if output is None else cluster.stream(output)
-        if isinstance(stage, Stage) and options:
-            raise InvalidOption(f"pipeline {name!r} has its stage's options twice: leave out 'options'")
-        self.stage = stage if isinstance(stage, Stage) else make(stage, options or {})
-        self.folder = Path(storage).absolute() / "pipelines" / name
-        self.max_rows = max_rows or MAX_ROWS
-        self._check()
-
-    def __repr__(self) -> str:
-        streams = ", ".join(stream.name for stream in self.inputs)
-        return f"Pipeline({self.name!r}: {streams} → {self.stage!r} → {self.output and self.output.name})"
-
-    @property
-    def checkpoint(self) -> Path:
-        """Where Spark keeps how far the pipeline has come."""
-        return self.folder / "checkpoint"
-
-    @property
-    def tables(self) -> Path:
-        """Where the stage keeps its tables."""
-        return self.folder / "state"
+class Pipeline(PipelineDefinition):
+    """A pipeline that can be started. Made by `Cluster.pipeline`; the options are those of `PipelineDefinition`."""
 
     def start(self, spark: SparkSession, *, once: bool = False) -> PipelineRun:
         """Start it; with `once` it ends when it has processed what is there now.
@@ -80,14 +28,12 @@ class Pipeline:
         """
         from pyspark.errors import PySparkException
 
-        from tidings.pipelines.query import PipelineRun, cause
-
-        claim = PipelineLock(self.cluster.coordination, self.name)
+        lock = PipelineLock(self.cluster.coordination, self.name)
         try:
-            self._note_inputs()
-            return PipelineRun(self, spark, claim, once=once)
+            self.note_inputs()
+            return PipelineRun(self, spark, lock, once=once)
         except BaseException as error:
-            claim.release()
+            lock.release()
             if isinstance(error, PySparkException):
                 raise PipelineFailed(f"pipeline {self.name!r} does not start: {cause(error)}") from error
             raise
@@ -96,53 +42,3 @@ class Pipeline:
         """Start it and wait until it ends; `PipelineFailed` if it does so before its time."""
         with self.start(spark, once=once) as run:
             run.wait()
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """The inputs as one streaming DataFrame, prepared by the stage."""
-        from pyspark.sql import functions as sf
-
-        frames = []
-        for stream in self.inputs:
-            reader = spark.readStream.format("tidings").option("definition", json.dumps(stream.definition.to_json()))
-            rows = reader.option("maxRowsPerBatch", self.max_rows).load()
-            frames.append(rows.withColumn("stream", sf.lit(stream.name)))
-        return self.stage.prepare(functools.reduce(lambda one, other: one.union(other), frames))
-
-    def check_inputs(self) -> None:
-        """Raise `LogMismatch` if the checkpoint is that of other inputs.
-
-        It holds positions by the place of an input, and not by its name, so they would be taken for another's.
-        """
-        file = self.folder / "inputs.json"
-        known = json.loads(file.read_text()) if file.exists() else self._inputs()
-        if known != self._inputs():
-            read = ", ".join(f"{one['stream']} ({one['shards']} shards in {one['log']})" for one in known)
-            raise LogMismatch(
-                f"pipeline {self.name!r} has read {read} so far, and cannot go on with other inputs: "
-                f"give it another name, or delete {self.folder} to begin anew"
-            )
-
-    def _check(self) -> None:
-        names = [stream.name for stream in self.inputs]
-        if not names:
-            raise InvalidOption(f"pipeline {self.name!r} reads no stream: name one at least as its input")
-        if len(set(names)) < len(names):
-            raise InvalidOption(f"pipeline {self.name!r} names an input twice: {', '.join(names)}")
-        if self.output is not None and self.output.name in names:
-            raise InvalidOption(
-                f"pipeline {self.name!r} would read what it writes: {self.output.name!r} is its input too"
-            )
-        inputs = [stream.definition for stream in self.inputs]
-        self.stage.check(inputs, None if self.output is None else self.output.definition)
-        if self.output is not None:
-            _ = self.output.writable_log  # raises if the log is not one of ours
-
-    def _inputs(self) -> list[dict[str, Any]]:
-        return [{"stream": one.name, "shards": one.shards, "log": one.definition.log} for one in self.inputs]
-
-    def _note_inputs(self) -> None:
-        self.check_inputs()
-        self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / "inputs.json.tmp"
-        draft.write_text(json.dumps(self._inputs()))
-        os.replace(draft, self.folder / "inputs.json")

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import PipelineFailed, TidingsError
 from tidings.logs import Transaction
-from tidings.pipelines.pipeline import POLL_INTERVAL_S, Pipeline
+from tidings.pipelines.definition import PipelineDefinition
 from tidings.pipelines.progress import Progress, ProgressMeter
 from tidings.stages.state import Head, State
 from tidings.updates import STAMPED, checked, timed
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-WATCH_INTERVAL_S = 1  # between two looks at the claim
+WATCH_INTERVAL_S = 1  # between two looks at the lock
+POLL_INTERVAL_S = 0.05  # at which a query that has nothing to do looks for something
 COMMIT_TIMEOUT_S = 5.0  # that Spark gets to note that a batch is done
 
 _POLLING_DELAY = "spark.sql.streaming.pollingDelay"
@@ -38,11 +39,13 @@ logger = logging.getLogger(__name__)
 class PipelineRun:
     """One run of a pipeline. Made by `Pipeline.start`; a context manager, which stops it at its end."""
 
-    def __init__(self, pipeline: Pipeline, spark: SparkSession, claim: PipelineLock, *, once: bool = False) -> None:
+    def __init__(
+        self, pipeline: PipelineDefinition, spark: SparkSession, lock: PipelineLock, *, once: bool = False
+    ) -> None:
         self.pipeline = pipeline
         self.name = pipeline.name
         self.error: BaseException | None = None
-        self._claim = claim
+        self._lock = lock
         self._busy = threading.Lock()
         self._stopping = threading.Event()
         self._ended = threading.Event()
@@ -114,13 +117,13 @@ class PipelineRun:
 
     def _process(self, batch: DataFrame, batch_id: int) -> int:
         """Write what the stage makes of the batch; how many updates that were."""
-        self._check_claim()
+        self._check_lock()
         app, written = self._app(), 0
         state = State(self.pipeline.tables, app, batch_id, self._heads)
         made = self.pipeline.stage.apply(batch, state)
         if made is not None and self.pipeline.output is not None:
             rows = timed(checked(ordered(made)))
-            self._check_claim()
+            self._check_lock()
             appended = self.pipeline.output.writable_log.append(rows, Transaction(app, batch_id))
             written = 0 if appended is None else len(rows)
         state.commit()
@@ -131,9 +134,9 @@ class PipelineRun:
         metadata = json.loads((self.pipeline.checkpoint / "metadata").read_text())
         return f"tidings-pipeline-{metadata['id']}"
 
-    def _check_claim(self) -> None:
-        if not self._claim.valid():
-            raise _claim_lost()
+    def _check_lock(self) -> None:
+        if not self._lock.valid():
+            raise _lock_lost()
 
     # How it goes on, and ends
 
@@ -141,17 +144,17 @@ class PipelineRun:
         try:
             while not self._query.awaitTermination(WATCH_INTERVAL_S):
                 self._meter.add_reports(self._query.recentProgress)
-                if not self._claim.valid():
-                    self.error = self.error or _claim_lost()
+                if not self._lock.valid():
+                    self.error = self.error or _lock_lost()
                     self._query.stop()
         except Exception as error:  # noqa: BLE001 - Spark's own, or what it wrapped: told by `wait`
             if not self._stopping.is_set() and self.error is None:
                 self.error = error
         finally:
             with contextlib.suppress(Exception):  # Spark may be gone
-                self._query.stop()  # never without a claim, whatever went wrong here
+                self._query.stop()  # never without a lock, whatever went wrong here
                 self._meter.add_reports(self._query.recentProgress)
-            self._claim.release()
+            self._lock.release()
             self._ended.set()
             logger.info("pipeline %r has ended", self.name)
 
@@ -173,7 +176,7 @@ def _polling_slowly(spark: SparkSession) -> Iterator[None]:
         spark.conf.unset(_POLLING_DELAY)
 
 
-def _claim_lost() -> PipelineFailed:
+def _lock_lost() -> PipelineFailed:
     return PipelineFailed("the session with ZooKeeper was lost, and another process may run the pipeline now")
 
 

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from packaging.requirements import Requirement
+
 from tidings.errors import TidingsError
 from tidings.runtime import jars, java
 
@@ -66,42 +68,21 @@ def check_packages() -> Check:
     except importlib.metadata.PackageNotFoundError:
         return Check("packages", False, "tidings is not installed", "Run 'pip install -e .' in its folder.")
     wrong, count = [], 0
-    for requirement in required:
-        if ";" in requirement:  # of an extra: whatever needs it names it
+    for requirement in map(Requirement, required):
+        # Those of an extra are not wanted here: whatever needs one names it.
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
             continue
-        match = re.match(r"([\w.-]+)(.*)", requirement)
-        assert match is not None
         count += 1
         try:
-            version = importlib.metadata.version(match[1])
+            version = importlib.metadata.version(requirement.name)
         except importlib.metadata.PackageNotFoundError:
-            wrong.append(f"{match[1]} is missing")
+            wrong.append(f"{requirement.name} is missing")
         else:
-            if not allows(match[2], version):
-                wrong.append(f"{match[1]} is {version}, not {match[2].strip()}")
+            if not requirement.specifier.contains(version, prereleases=True):
+                wrong.append(f"{requirement.name} is {version}, not {requirement.specifier}")
     if wrong:
         return Check("packages", False, "; ".join(wrong), f"Run '{sys.executable} -m pip install --upgrade tidings'.")
     return Check("packages", True, f"{count} in their required versions")
-
-
-def allows(specifier: str, version: str) -> bool:
-    """Whether a version is within a range, of the plain kind that our own requirements are written in.
-
-    >>> allows(">=2.2,<3", "2.3.3"), allows("<3", "3.0"), allows("==4.2.0", "4.2.0"), allows("", "1")
-    (True, False, True, True)
-    """
-    have = _numbers(version)
-    for clause in filter(None, specifier.replace(" ", "").split(",")):
-        match = re.match(r"(==|>=|<=|!=|<|>)(.+)", clause)
-        if match is None:
-            raise ValueError(f"cannot read the version range '{specifier}'")
-        want = _numbers(match[2])
-        width = max(len(have), len(want))
-        a, b = (tuple((*numbers, *[0] * width)[:width]) for numbers in (have, want))
-        held = {"==": a == b, ">=": a >= b, "<=": a <= b, "!=": a != b, "<": a < b, ">": a > b}
-        if not held[match[1]]:
-            return False
-    return True
 
 
 def check_jars() -> Check:
@@ -195,9 +176,3 @@ def _tried(name: str, look: Callable[[], str]) -> Check:
 
 def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    # Of 2.0.0rc1 or 6.0.12.20261103 the leading numbers; our ranges ask for no more.
-    match = re.match(r"\d+(?:\.\d+)*", version)
-    return tuple(int(part) for part in match[0].split(".")) if match else ()

@@ -67,6 +67,13 @@ def paths(conf: str = "runtime", progress: Progress | None = None) -> list[Path]
     return [place / name for name in pins(conf)]
 
 
+def class_path() -> list[Path]:
+    """The jars of a session: those of `runtime`, fetched if need be, and those of `kafka` if they are there."""
+    place = _given("kafka") or cache("kafka")
+    with_kafka = all((place / name).is_file() for name in pins("kafka"))
+    return [*paths(), *(paths("kafka") if with_kafka else [])]
+
+
 def folder(conf: str = "runtime", progress: Progress | None = None) -> Path:
     """The folder with the jars of a configuration, all present and checked; fetches them if need be.
 
@@ -74,9 +81,9 @@ def folder(conf: str = "runtime", progress: Progress | None = None) -> Path:
     they cannot be had, and `JavaMissing` when they must be fetched and there is no Java to do it with.
     """
     wanted = pins(conf)
-    ready = os.environ.get("TIDINGS_JARS")
-    if ready:
-        return _ready(Path(ready), conf, wanted)
+    given = _given(conf)
+    if given is not None:
+        return _checked(given, conf, wanted)
     place = cache(conf)
     if place.is_dir() and not problems(place, wanted):
         return place
@@ -122,9 +129,16 @@ def problems(place: Path, wanted: dict[str, str]) -> list[str]:
     return found
 
 
-def _ready(place: Path, conf: str, wanted: dict[str, str]) -> Path:
-    if (place / conf).is_dir():
-        place = place / conf
+def _given(conf: str) -> Path | None:
+    """The folder that TIDINGS_JARS names: for one configuration, or with a folder for each."""
+    ready = os.environ.get("TIDINGS_JARS")
+    if not ready:
+        return None
+    own = Path(ready, conf)
+    return own if own.is_dir() else Path(ready)
+
+
+def _checked(place: Path, conf: str, wanted: dict[str, str]) -> Path:
     wrong = problems(place, wanted)
     if wrong:
         raise JarsUnavailable(

@@ -76,7 +76,7 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     """
     java.find()
     given = _outside() | {key: _text(value) for key, value in builder._options.items()}
-    added = plan(given, [str(path) for path in jars.paths()])
+    added = plan(given, [str(path) for path in jars.class_path()])
     # Spark's Python side takes the workers' Python from here and from nowhere else.
     os.environ.setdefault("PYSPARK_PYTHON", (given | added)["spark.pyspark.python"])
     for key, value in added.items():

@@ -64,7 +64,7 @@ def test_what_is_not_known_is_the_default_or_null_or_the_row_has_no_payload() ->
         operations=["insert", "delete"],
     )
     first = {"id": 1, "price": 1.5}
-    told_price = [
+    told_price: list[tuple[dict[str, Any], Any]] = [
         ({"type": "double"}, "left out: column 'price' is not known"),
         ({"type": "double", "default": -1.0}, {"id": 2, "price": -1.0}),
         ({"type": ["null", "double"]}, {"id": 2, "price": None}),
@@ -236,7 +236,7 @@ def test_a_reader_finds_the_schema_by_its_fingerprint() -> None:
     mapping = RowMapping(payload="avro", schemas=schemas)
     payload = updates_of(changes(column("id", "7")), mapping, 1)["payload"][0].as_py()
     assert decoder(schemas)(payload) == {"id": 7}
-    assert decoder(schemas)(bytearray(payload)) == {"id": 7}  # as Spark hands it over
+    assert decoder(schemas)(bytearray(payload)) == {"id": 7}  # type: ignore[arg-type]  # as Spark hands it over
     with pytest.raises(InvalidUpdate, match=f"no schema has the fingerprint {payload[2:10].hex()}"):
         decoder({"public.other": schemas["public.other"]})(payload)
     for broken in (b"", b"{}", payload[:9], b'{"id": 7, "name": "pen"}'):
@@ -380,7 +380,7 @@ def test_rows_of_a_delta_table_are_read_as_they_were_written(tmp_path: Path) -> 
     )
     schema = item("timestamp-micros")
     schema["fields"].append({"name": "where", "type": ["null", place]})
-    options = {"payload": "avro", "key": ["id"], "schemas": {f"{tmp_path.name}.item": schema}}
+    options: dict[str, Any] = {"payload": "avro", "key": ["id"], "schemas": {f"{tmp_path.name}.item": schema}}
     stream = StreamDefinition("item", 1, f"delta-cdf:{tmp_path / 'item'}", options=options)
     log = DeltaCdfLog.open(str(tmp_path / "item"), stream)
     rows = log.tail(Positions({shard: held.floor for shard, held in log.bounds().items()}), 100)

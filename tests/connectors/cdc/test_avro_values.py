@@ -203,7 +203,7 @@ def test_a_type_may_be_named_again() -> None:
     )
 )
 def test_a_record_says_what_the_row_said(rows: list[tuple[Any, ...]]) -> None:
-    forms = [
+    forms: list[tuple[str, Any, Any]] = [
         ("id", "long", str),
         ("name", ["null", "string"], str),
         ("price", decimals(15, 4), str),

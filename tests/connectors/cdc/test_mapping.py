@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from tidings.errors import InvalidOption
 from tidings.updates import SCHEMA, shard_of
-from tidings_connectors.cdc.mapping import Changes, Column, RowMapping, updates_of
+from tidings_connectors.cdc.changes import Changes, Column
+from tidings_connectors.cdc.mapping import RowMapping, updates_of
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 

@@ -44,7 +44,7 @@ def test_writers_killed_at_random_lose_repeat_and_invent_nothing(
         eventually(lambda: all(len(acknowledged(note)) > 20 for note in notes), timeout=120)
         for victim in (0, 1):
             target = len(acknowledged(notes[victim])) + rng.randrange(1, 200)
-            eventually(lambda victim=victim, target=target: len(acknowledged(notes[victim])) >= target, every=0.001)
+            eventually(lambda: len(acknowledged(notes[victim])) >= target, every=0.001)  # noqa: B023
             time.sleep(rng.random() / 50)  # anywhere within a commit
             writers[victim].kill()
             writers[victim].wait()
@@ -105,7 +105,7 @@ def test_a_full_disk_is_an_error_and_no_acknowledgement_and_later_it_goes_on(sma
 def test_a_writer_that_is_stopped_holds_nobody_up(log: DeltaLog, definition: StreamDefinition, tmp_path: Path) -> None:
     note = tmp_path / "acknowledged"
     arguments = [str(log.folder), str(definition.shards), "0", "0", note]
-    writer = subprocess.Popen([sys.executable, WRITER, *arguments])
+    writer = subprocess.Popen([sys.executable, WRITER, *map(str, arguments)])
     try:
         eventually(lambda: len(acknowledged(note)) > 20, timeout=60)
         writer.send_signal(signal.SIGSTOP)

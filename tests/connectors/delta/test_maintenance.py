@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from tidings.logs import Transaction, open_log
 from tidings.positions import Position, Positions
+from tidings.storage.delta_commits import milliseconds
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates
 from tidings_connectors.delta import maintenance
@@ -179,7 +180,7 @@ def test_retention_by_size_keeps_the_newest_and_never_less_than_was_asked_for(lo
 
 def test_retention_by_age_drops_what_is_older(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
     log.append(make_updates(10))
-    now = maintenance.milliseconds()
+    now = milliseconds()
     monkeypatch.setattr(maintenance, "milliseconds", lambda: now + 3_600_000)
     monkeypatch.setattr("tidings_connectors.delta.log.milliseconds", lambda: now + 3_600_000)
     log.append(make_updates(7))

@@ -25,10 +25,10 @@ from tests.support.mysql_server import (
     running,
 )
 from tidings.errors import LogRestored, LogUnavailable, PositionsLost
+from tidings.logs import Reader
 from tidings.positions import Position, Positions
 from tidings.testing import eventually
 from tidings_connectors.mysql.log import MysqlLog
-from tidings_connectors.mysql.reader import MysqlReader
 
 password, server, scene = mysql_server.password, mysql_server.own_server, mysql_server.scene
 pytestmark = needs_mariadb
@@ -170,7 +170,8 @@ def test_a_server_that_is_killed_and_started_again_costs_no_row_and_doubles_none
             scene.sql(*inserts(range(number * 100, number * 100 + 100)))
             eventually(lambda: len(follower.rows) > 0)
             server.kill()
-            eventually(lambda failures=follower.failures: follower.failures > failures)
+            failures = follower.failures
+            eventually(lambda: follower.failures > failures)  # noqa: B023
             server.start()
         scene.sql(*inserts(range(300, 310)))
         eventually(lambda: len(follower.rows) >= 310)
@@ -248,7 +249,7 @@ def test_a_reader_goes_on_at_the_replica_where_it_stopped_at_the_primary() -> No
         scene.close()
 
 
-def taken(reader: MysqlReader, after: Positions, count: int) -> tuple[list[Any], Positions]:
+def taken(reader: Reader, after: Positions, count: int) -> tuple[list[Any], Positions]:
     """So many rows, and where the reader stands then."""
     rows: list[Any] = []
     while len(rows) < count:

@@ -108,7 +108,9 @@ def test_a_reader_stops_mid_transaction_and_a_new_one_goes_on(scene: Scene) -> N
     end = now(log)
     for stop in (1, 7, 29):
         reader = log.reader()
-        rows, after = eventually(lambda reader=reader, stop=stop: some(reader.read(start, stop)))
+        found = eventually(lambda: some(reader.read(start, stop)))  # noqa: B023
+        assert found is not None
+        rows, after = found
         assert len(rows) == stop
         assert after[0] == after[1] == Position(start[0].seq, stop - 1)
         reader.close()
@@ -154,7 +156,7 @@ def test_a_reader_goes_back_and_takes_up_other_shards(scene: Scene) -> None:
     start = heads(log)
     scene.sql(*inserts(range(40)))
     end = now(log)
-    reader = log.reader()
+    reader: Any = log.reader()
     everything, _ = drain(reader, start, end)
     of = {shard: [row for row in everything if row["shard"] == shard] for shard in range(4)}
     feed = reader._feed
@@ -170,7 +172,7 @@ def test_a_reader_goes_back_and_takes_up_other_shards(scene: Scene) -> None:
 def test_going_on_takes_no_new_connection(scene: Scene) -> None:
     log = scene.log("items")
     after = heads(log)
-    reader = log.reader()
+    reader: Any = log.reader()
     after = reader.read(after, 10).upto
     feed = reader._feed
     for number in range(5):
@@ -269,7 +271,8 @@ def test_readers_follow_a_writer_without_missing_or_doubling(scene: Scene) -> No
 def test_readers_whose_number_was_chosen_do_not_end_each_other(scene: Scene) -> None:
     log = scene.log("items", server_id=7000)
     after = heads(log)
-    one, two = log.reader(), log.reader()
+    two_readers: list[Any] = [log.reader(), log.reader()]
+    one, two = two_readers
     stands = [one.read(after, 10).upto, two.read(after, 10).upto]
     feeds = one._feed, two._feed
     scene.sql("INSERT INTO items VALUES (1, 'x')")

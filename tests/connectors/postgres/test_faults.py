@@ -115,7 +115,8 @@ def test_rows_of_one_lsn_are_told_apart_across_a_restart(own_server: PostgresSer
     own.execute("CREATE TABLE item (id int PRIMARY KEY)")
     with contextlib.closing(create_log(own.stream())) as log, contextlib.closing(log.reader()) as reader:
         own.execute("INSERT INTO item SELECT generate_series(1, 30)")
-        after, rows = floors(log), []
+        after = floors(log)
+        rows: list[Any] = []
         while len(rows) < 10:
             read = reader.read(after, 10 - len(rows))
             rows += read.rows.to_pylist()

@@ -240,10 +240,11 @@ def test_two_readers_read_at_once(log: PostgresLog, items: Database) -> None:
 
 
 def confirmed(items: Database) -> int:
-    return items.execute(
+    lsn: int = items.execute(
         "SELECT (confirmed_flush_lsn - '0/0')::bigint FROM pg_replication_slots "
         f"WHERE slot_name = 'tidings_{items.name}'"
     )[0][0]
+    return lsn
 
 
 def test_what_all_shards_have_passed_is_confirmed_and_no_more(log: PostgresLog, items: Database) -> None:

@@ -192,7 +192,7 @@ def test_what_all_have_passed_is_deleted_and_then_lost(items: Database, tmp_path
         rows, upto = read_all(reader, start, log)
         log.confirm(Positions({**upto, 1: Position(rows[10]["seq"], 10)}))  # type: ignore[attr-defined]
         assert len(list(tmp_path.rglob("*.parquet"))) == 10
-        eventually(lambda: not log.confirm(upto) and not list(tmp_path.rglob("*.parquet")))  # type: ignore[attr-defined,func-returns-value]
+        eventually(lambda: not log.confirm(upto) and not list(tmp_path.rglob("*.parquet")))  # type: ignore[attr-defined]
         eventually(lambda: log.bounds()[0].floor == upto[0])
         with pytest.raises(PositionsLost) as caught:
             reader.read(start, 10)

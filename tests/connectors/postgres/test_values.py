@@ -244,7 +244,7 @@ def test_several_tables_in_one_transaction_keep_their_order(log: PostgresLog, da
 
 def test_the_mapping_names_objects_versions_attributes_and_shards(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v bigint, shop text)")
-    options = {
+    options: dict[str, Any] = {
         "object": "shop/{shop}/{key}",
         "version": "v",
         "attributes": ["shop"],

@@ -272,6 +272,7 @@ def test_a_signal_ends_pipelines_after_their_batch_and_nothing_is_repeated(
         told = eventually(
             lambda: (text := get(address)[1]) and 'input_updates_total{pipeline="europe"} 50.0' in text and text
         )
+        assert told
         assert f'tidings_pipeline_output_updates_total{{pipeline="europe"}} {expected}.0' in told
         assert 'tidings_pipeline_lag_updates{pipeline="europe",stream="contacts"} 0.0' in told
         assert 'tidings_pipeline_running{pipeline="europe"} 1.0' in told

@@ -19,10 +19,10 @@ from tidings.config.spec import (
     StreamSpec,
     find,
     load,
-    resolve_log,
 )
 from tidings.config.units import parse_duration, parse_size
 from tidings.errors import InvalidConfig, InvalidOption
+from tidings.logs import resolve_log
 
 WHOLE = """\
 name: demo

@@ -5,7 +5,7 @@ import socket
 import time
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from prometheus_client import Metric
@@ -37,7 +37,7 @@ class Run:
 
 
 def runs_of(**runs: Run) -> dict[str, PipelineRun]:
-    return cast(Any, runs)
+    return cast(dict[str, PipelineRun], runs)
 
 
 def get(server: MetricsServer, path: str, method: str = "GET") -> tuple[int, str]:
@@ -162,7 +162,7 @@ def test_the_lag_of_each_of_many_inputs_is_told(
 def test_an_idle_pipeline_shows_that_it_goes_on(spark: SparkSession, contacts: Stream, make: Make) -> None:
     contacts.writable_log.append(make_updates(3))
     with make(stage=EVERYTHING).start(spark) as run:
-        first = eventually(lambda: run.progress.at, timeout=60)
+        first = eventually(lambda: run.progress.at or 0.0, timeout=60)
         assert eventually(lambda: (run.progress.at or 0) > first + 5, timeout=60)
         assert run.progress.updates_in == 3
 

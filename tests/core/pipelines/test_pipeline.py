@@ -96,8 +96,9 @@ def test_a_running_pipeline_follows_its_input_until_it_is_stopped(
     with make(stage=EVERYTHING).start(spark) as run:
         for count in range(1, 4):
             contacts.writable_log.append(make_updates(10, seed=count))
-            eventually(lambda count=count: len(held(copies.log)) == 10 * count)
-        assert run.active
+            eventually(lambda: len(held(copies.log)) == 10 * count)  # noqa: B023
+        was_active = run.active
+    assert was_active
     assert not run.active
     assert run.wait()
 

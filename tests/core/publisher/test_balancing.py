@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from collections import Counter
 from math import ceil, floor
+from random import Random
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -52,9 +54,9 @@ def test_even_changes_nothing_of_what_it_has_decided(
 
 @given(flows, capacities, current, st.randoms())
 def test_even_decides_alike_whatever_the_order_in_which_things_are_seen(
-    flows: list[Flow], capacities: dict[str, float], current: dict[Flow, str], rng: st.random_module
+    flows: list[Flow], capacities: dict[str, float], current: dict[Flow, str], rng: Random
 ) -> None:
-    shuffled = [list(flows), list(capacities.items()), list(current.items())]
+    shuffled: list[list[Any]] = [list(flows), list(capacities.items()), list(current.items())]
     for things in shuffled:
         rng.shuffle(things)
     assert even(shuffled[0], dict(shuffled[1]), dict(shuffled[2])) == even(flows, capacities, current)

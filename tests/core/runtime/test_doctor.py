@@ -59,23 +59,15 @@ def test_a_ready_folder_without_the_jars_is_told(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv("TIDINGS_JARS", str(tmp_path))
     check = doctor.check_jars()
     assert not check.ok
-    assert "kafka-clients-3.9.2.jar is missing" in check.found
+    assert "delta-storage-4.4.0.jar is missing" in check.found
 
 
-@pytest.mark.parametrize(
-    ("specifier", "version", "allowed"),
-    [
-        (">=2.2,<3", "2.3.3", True),
-        (">=2.2,<3", "3.0.0", False),
-        ("==4.2.0", "4.2.0", True),
-        ("==4.2.0", "4.2.1", False),
-        ("<7,>=6", "6.0.12.20261103", True),
-        (">=6", "6", True),
-        ("!=1.5", "1.5.0", False),
-    ],
-)
-def test_a_version_is_held_against_its_range(specifier: str, version: str, allowed: bool) -> None:
-    assert doctor.allows(specifier, version) is allowed
+def test_a_package_that_is_missing_or_of_another_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    required = ["pyspark==4.2.0", "pyspark<3,>=2.2", "nonesuch>=1", "unwanted>=1; extra == 'dev'"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: required)
+    check = doctor.check_packages()
+    assert (check.ok, check.found) == (False, "pyspark is 4.2.0, not <3,>=2.2; nonesuch is missing")
+    assert "pip install --upgrade tidings" in check.fix
 
 
 def test_a_free_port_is_well_and_a_silent_one_is_not(free_port: int, silent_port: int) -> None:

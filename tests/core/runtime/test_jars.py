@@ -15,6 +15,13 @@ from tidings.testing import eventually
 
 RESOLVE = "from tidings.runtime import jars; print(jars.folder())"
 
+# What a stream of it looks like, Spark knows without a broker.
+READ_KAFKA = """
+import tidings
+kafka = {"kafka.bootstrap.servers": "127.0.0.1:9", "subscribe": "contacts"}
+print(tidings.session(master="local[1]").readStream.format("kafka").options(**kafka).load().columns)
+"""
+
 # A proxy that nobody runs: as good as no network, for Java only.
 NO_NETWORK = "-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort=9 -Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort=9"
 
@@ -54,14 +61,16 @@ def damaged(jar: Path) -> None:
     jar.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-def test_six_jars_are_pinned_for_spark_and_more_for_a_broker() -> None:
-    assert len(jars.pins()) == 6
+def test_two_jars_are_pinned_for_spark_and_more_for_kafka_and_for_a_broker() -> None:
+    assert [name.rpartition("-")[0] for name in jars.pins()] == ["delta-spark_4.2_2.13", "delta-storage"]
+    assert "kafka-clients-3.9.2.jar" in jars.pins("kafka")
     assert "kafka_2.13-4.1.1.jar" in jars.pins("broker")
-    assert all(len(digest) == 64 for digest in (jars.pins() | jars.pins("broker")).values())
+    every = jars.pins() | jars.pins("kafka") | jars.pins("broker")
+    assert all(len(digest) == 64 for digest in every.values())
 
 
 def test_an_unknown_configuration_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidOption, match="'brokers': use one of runtime, broker"):
+    with pytest.raises(InvalidOption, match="'brokers': use one of runtime, kafka, broker"):
         jars.folder("brokers")
 
 
@@ -84,7 +93,7 @@ def test_two_processes_at_once_fetch_once_and_a_damaged_jar_is_fetched_again(cac
     told: list[tuple[str, int, int]] = []
     assert jars.folder(progress=lambda *step: told.append(step)) == place
     assert jars.problems(place, jars.pins()) == []
-    assert told[-1][1:] == (12, 12)
+    assert told[-1][1:] == (4, 4)
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
 
 
@@ -120,7 +129,7 @@ def test_jars_that_are_there_need_no_java(real: Path, cache: Path, no_java: None
 
 def test_a_half_filled_folder_is_not_used(real: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = copied(real, jars.cache())
-    (place / "kafka-clients-3.9.2.jar").unlink()
+    (place / "delta-storage-4.4.0.jar").unlink()
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", NO_NETWORK)
     with pytest.raises(JarsUnavailable):
         jars.folder()
@@ -157,13 +166,32 @@ def test_a_ready_folder_with_a_missing_or_damaged_jar_is_refused_by_name(
     real: Path, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ready = copied(real, tmp_path / "ready")
-    (ready / "commons-pool2-2.13.1.jar").unlink()
+    (ready / "delta-spark_4.2_2.13-4.4.0.jar").unlink()
     damaged(ready / "delta-storage-4.4.0.jar")
     monkeypatch.setenv("TIDINGS_JARS", str(ready))
     with pytest.raises(JarsUnavailable) as error:
         jars.folder()
-    assert "commons-pool2-2.13.1.jar is missing" in str(error.value)
+    assert "delta-spark_4.2_2.13-4.4.0.jar is missing" in str(error.value)
     assert "delta-storage-4.4.0.jar has another SHA-256" in str(error.value)
+
+
+@pytest.mark.slow
+def test_a_session_has_the_jars_for_kafka_once_they_were_fetched(
+    real: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spark = copied(real, jars.cache())
+    without = [spark / name for name in jars.pins()]
+    assert jars.class_path() == without
+    kafka = jars.folder("kafka")
+    both = [*without, *(kafka / name for name in jars.pins("kafka"))]
+    assert jars.class_path() == both
+    columns = subprocess.check_output([sys.executable, "-c", READ_KAFKA], text=True).strip()
+    assert "'topic', 'partition', 'offset'" in columns
+
+    monkeypatch.setenv("TIDINGS_JARS", str(kafka.parent))
+    assert jars.class_path() == both
+    monkeypatch.setenv("TIDINGS_JARS", str(real))
+    assert jars.class_path() == jars.paths()
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

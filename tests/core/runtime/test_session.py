@@ -37,7 +37,7 @@ def test_workers_run_the_python_of_the_driver(spark: SparkSession) -> None:
 
 def test_the_jars_are_loaded_and_listen_on_the_loopback_address_only(spark: SparkSession) -> None:
     conf = spark.sparkContext.getConf()
-    assert (conf.get("spark.jars") or "").split(",") == [str(path) for path in jars.paths()]
+    assert (conf.get("spark.jars") or "").split(",") == [str(path) for path in jars.class_path()]
     assert conf.get("spark.driver.host") == "127.0.0.1"
     assert spark.sparkContext.uiWebUrl is None
 

@@ -17,7 +17,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from tidings.errors import EmbeddedFailed, InvalidOption
-from tidings.runtime import supervisor_main, zookeeper_server
+from tidings.runtime import supervisor_main, zookeeper_probes, zookeeper_server
 from tidings.runtime.zookeeper_server import EmbeddedZooKeeper
 from tidings.testing import eventually
 
@@ -293,7 +293,7 @@ def test_another_zookeeper_that_takes_the_chosen_port_is_not_mistaken_for_ours(
 ) -> None:
     with EmbeddedZooKeeper(tmp_path / "other") as other:
         taken = int(other.address.rpartition(":")[2])
-        real = zookeeper_server.usable_port
+        real = zookeeper_probes.usable_port
         ports = iter([taken])
         monkeypatch.setattr(zookeeper_server, "usable_port", lambda host, port: next(ports, None) or real(host, 0))
         with EmbeddedZooKeeper(tmp_path / "ours") as ours:

@@ -34,7 +34,7 @@ def rows_of(table: pa.Table) -> Rows:
 
 
 def test_filter_lets_through_what_passes(spark: SparkSession) -> None:
-    rows = [{"object": "a", "attributes": {"region": "eu"}}, {"object": "b"}, {"object": "c", "version": 3}]
+    rows: list[Any] = [{"object": "a", "attributes": {"region": "eu"}}, {"object": "b"}, {"object": "c", "version": 3}]
     out = run_stage(make("filter", {"filter": "region = eu or version in 2.."}), rows, spark=spark)
     assert out["object"].to_pylist() == ["a", "c"]
 

@@ -83,7 +83,7 @@ def test_flows_move_from_a_subscriber_that_is_busy_to_one_that_is_not(scene: Sce
         with scene.load(rows=20):
             eventually(lambda: 0 < holders()["busy"] <= 2 and holders().total() == SHARDS, timeout=60)
             records = {
-                id: scene.cluster.coordination.read("applications", "cache", "subscribers", id)
+                id: scene.cluster.coordination.read("applications", "cache", "subscribers", id) or {}
                 for id in ("busy", "idle")
             }
             assert records["busy"]["load"] > 0.5 > records["idle"]["load"]

@@ -194,7 +194,7 @@ def test_a_token_is_replaced_without_a_gap_and_the_expired_one_is_refused(cluste
         for number, shown in enumerate((old, new)):
             publish(stream, f"o-{number}")
             with cluster.publisher(security=shown):
-                eventually(lambda number=number: f"o-{number}" in notes.objects)
+                eventually(lambda: f"o-{number}" in notes.objects)  # noqa: B023
     with cluster.subscribe("cache", notes, security=new), cluster.publisher(security=old):
         assert "token" in eventually(lambda: failing(cluster))
 
@@ -211,7 +211,7 @@ def certify(tmp_path: Path) -> Callable[[str, str], Certificate]:
         subject = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={alternative}", "-days", "1", "-nodes"]
         command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *subject]
         try:
-            subprocess.run(command, check=True, capture_output=True)
+            subprocess.run(list(map(str, command)), check=True, capture_output=True)
         except FileNotFoundError:
             pytest.skip("needs openssl, to make a certificate")
         return certificate, key

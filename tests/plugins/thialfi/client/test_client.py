@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,7 +37,7 @@ class Notes(Listener):
     def ready(self) -> None:
         self.told.append(("ready",))
 
-    def notify(self, object: str, version: int, payload: bytes | None = None) -> None:
+    def notify(self, object: str, version: int, payload: bytes | None = None) -> Any:
         self.told.append(("notify", object, version))
 
     def notify_unknown(self, object: str) -> None:
@@ -234,7 +235,7 @@ def test_clients_speak_tls(tmp_path: Path) -> None:
     about = ["-subj", "/CN=gateway", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1", "-nodes"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *about]
     try:
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(list(map(str, command)), check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("needs openssl, to make a certificate")
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -23,7 +23,8 @@ def test_hellos_have_fresh_nonces_and_growing_pauses_and_only_the_last_is_answer
         assert driven.core.wake(now=driven.now) - driven.now >= max(0.5, pause / 2)
     assert len(set(nonces)) == 6
     driven.hear(grant=Grant(nonces[0], "late", 1, False))
-    assert driven.core.token is None
+    token_of_late = driven.core.token
+    assert token_of_late is None
     driven.hear(grant=Grant(nonces[-1], "token", 7, False))
     assert driven.core.token == "token"
     driven.hear(grant=Grant(nonces[-1], "repeated", 8, False))

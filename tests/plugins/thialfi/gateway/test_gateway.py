@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gateway_scene import SERVICE, Process, Scene, online, scene_of
+from tests.support.gateway_scene import SERVICE, Client, Process, Scene, online, scene_of
 from tidings.cluster import Cluster
 from tidings.testing import eventually
 from tidings_thialfi.protocol import stream_schema
@@ -25,6 +25,11 @@ def scene(cluster: Cluster, tmp_path: Path) -> Iterator[Scene]:
 @pytest.fixture
 def gateway(scene: Scene) -> Process:
     return scene.gateway("g1", "--resend", "1", "--heartbeat", "5", "--offline-after", "6")
+
+
+def goes_stale(client: Client) -> bool:
+    client.say(heartbeat=True)
+    return "stale" in client.hear()
 
 
 def test_hello_gives_a_number_and_a_token_once_the_client_is_durable(scene: Scene, gateway: Process) -> None:
@@ -68,7 +73,7 @@ def test_an_expired_token_is_stale_and_its_number_is_kept(scene: Scene) -> None:
     gateway = scene.gateway("g1", "--token-lifetime", "1")
     client = online(scene, gateway)
     before = client.client
-    eventually(lambda: (client.say(heartbeat=True), "stale" in client.hear())[1], every=0.2)
+    eventually(lambda: goes_stale(client), every=0.2)
     assert client.hello()["again"] is True
     assert client.client == before
     assert scene.ops(before).count("created") == 1
@@ -78,7 +83,7 @@ def test_a_token_of_a_former_identity_is_stale_and_the_client_is_created_anew(sc
     client = online(scene, gateway)
     before = client.client
     scene.cluster.coordination.write({"identity": "after-the-fire"}, "thialfi", SERVICE)
-    eventually(lambda: (client.say(heartbeat=True), "stale" in client.hear())[1], every=0.2)
+    eventually(lambda: goes_stale(client), every=0.2)
     assert client.hello()["again"] is True
     assert client.client == before
     scene.await_row(before, stream_schema.CREATED, 2)

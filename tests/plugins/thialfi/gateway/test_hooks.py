@@ -6,6 +6,7 @@ import json
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,11 +145,11 @@ def test_a_trunk_carries_many_clients(scene: Scene) -> None:
     tags: list[int | str] = [1, 2, 'a"]b', "ü"]
     for tag in tags:
         trunk.say(tag, {"v": "1.0", "hello": {"nonce": f"n{tags.index(tag)}", "application": "web"}})
-    grants = {}
+    grants: dict[Any, Any] = {}
     for _ in tags:
-        tag, message = trunk.hear()
+        whose, message = trunk.hear()
         assert isinstance(message, dict)
-        grants[tag] = message["grant"]
+        grants[whose] = message["grant"]
     assert sorted(grants, key=str) == sorted(tags, key=str)
     clients = {tag: int(grant["client"]) for tag, grant in grants.items()}
     for tag, client in clients.items():
@@ -158,8 +159,8 @@ def test_a_trunk_carries_many_clients(scene: Scene) -> None:
     trunk.say(1, None)
     scene.await_row(clients[1], stream_schema.OFFLINE)
     trunk.say(2, {"v": "1.0"})
-    tag, message = trunk.hear()
-    assert (tag, message["error"]["code"]) == (2, "malformed")  # type: ignore[index]
+    whose, message = trunk.hear()
+    assert (whose, message["error"]["code"]) == (2, "malformed")  # type: ignore[index]
     assert gateway.metric("sessions") == 3
     trunk.client.close()
     for tag in tags[1:]:

@@ -239,7 +239,7 @@ def test_clients_speak_tls_when_there_is_a_certificate(scene: Scene) -> None:
     about = ["-days", "2", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *about]
     try:
-        subprocess.run(command, check=True, capture_output=True)
+        subprocess.run(list(map(str, command)), check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("needs openssl, to make a certificate")
     gateway = scene.gateway("g-tls", "--tls-certificate", str(certificate), "--tls-key", str(key))
@@ -249,7 +249,8 @@ def test_clients_speak_tls_when_there_is_a_certificate(scene: Scene) -> None:
         url = gateway.url.replace("http:", "wss:") + "/v1/client"
         async with scene.http.ws_connect(url, ssl=trust, protocols=["tidings.thialfi.v1"]) as socket:
             await socket.send_str('{"v": "1.0", "hello": {"nonce": "n", "application": "a"}}')
-            return await socket.receive_str()
+            heard: str = await socket.receive_str()
+            return heard
 
     assert "grant" in scene.loop.run(hello())
     gateway.end()

@@ -85,7 +85,7 @@ def _told_by_the_survivor(scene: Scene, client: Client, count: int) -> None:
 def test_when_a_gateway_dies_its_flows_and_its_clients_go_to_the_other(scene: Scene, gateways: list[Process]) -> None:
     first, second = gateways
     theirs = holders(scene)
-    staying = []
+    staying: list[Client] = []
     while len({theirs[scene.notifications.shard_of(str(one.client))] for one in staying}) < 2:
         staying.append(online(scene, second))  # until there is one whose flow each of them holds
     moving = online(scene, first)

@@ -91,7 +91,7 @@ def test_what_has_ended_is_forgotten_in_the_end(tmp_path: Path, monkeypatch: pyt
         for _ in range(4):
             rows = index[name].scan(0)
             index[name].append(rows.filter(pc.equal(rows["client"], 1)))  # so that there is something to merge
-        eventually(lambda name=name: set(index[name].scan(0)["client"].to_pylist()) == {1, 2})
+        eventually(lambda: set(index[name].scan(0)["client"].to_pylist()) == {1, 2})  # noqa: B023
     assert service.batch(ops=[op(3, stream_schema.ONLINE)]) == [(3, "invalid")]
     told = service.batch(ops=[op(1, stream_schema.ONLINE), register(1, "b", 20)])
     assert [row for row in told if row[1] == "notify"] == [(1, "notify", "a", 2), (1, "notify", "b", 1)]

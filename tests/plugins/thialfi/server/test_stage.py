@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -271,7 +272,7 @@ def test_state_that_is_dropped_is_built_again_by_the_clients(tmp_path: Path) -> 
 
 def test_spark_makes_the_columns_that_the_stage_wants(spark: SparkSession, tmp_path: Path) -> None:
     service = Service(tmp_path, spark=spark, repeat=True)
-    nonsense = [{"object": "no number", "attributes": {"op": "register"}}, {"object": "7"}, op(1, "dance")]
+    nonsense: list[Any] = [{"object": "no number", "attributes": {"op": "register"}}, {"object": "7"}, op(1, "dance")]
     told = service.batch(
         ops=[*CREATED, *nonsense, register(1, "ålice", 10), op(1, stream_schema.REGISTER, 11)],
         updates=[update("ålice", 2, b"two"), {"object": "ålice", "version": 3, "kind": "tombstone"}],

@@ -1,0 +1,54 @@
+"""Changes of rows, as connectors hand them over: columns of one table, the same for every datastore."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tidings.errors import InvalidOption
+
+INSERT, UPDATE, DELETE, TRUNCATE, SNAPSHOT = "insert", "update", "delete", "truncate", "snapshot"
+
+Kind = Literal["text", "integer", "number", "boolean", "json"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of the changes: its values as text, null where they are NULL. All but `text` is JSON as it stands."""
+
+    name: str
+    values: pa.StringArray
+    kind: Kind = "text"
+    unknown: pa.BooleanArray | None = None
+    """Where the datastore did not say what the value is: a large one that was not changed, all but the key of a row
+    that was deleted."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes of rows of one table, in their order."""
+
+    schema: str
+    table: str
+    columns: Sequence[Column]
+    key: Sequence[str]
+    operations: pa.StringArray
+    seqs: npt.NDArray[np.int64]
+    indexes: npt.NDArray[np.int32]
+    times: pa.TimestampArray
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    def column(self, name: str) -> Column:
+        """The column of this name."""
+        for column in self.columns:
+            if column.name == name:
+                return column
+        there = ", ".join(column.name for column in self.columns)
+        raise InvalidOption(f"table {self.schema}.{self.table} has no column {name!r} (columns: {there})")
