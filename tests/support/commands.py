@@ -18,7 +18,14 @@ from typing import Any
 from tidings.cluster import Cluster
 from tidings.flow_status import status
 
-PROGRAM = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
+# Whoever runs the tests may ignore Ctrl-C, as a shell's background job does; commands would inherit that.
+MAIN = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from tidings.cli import main
+sys.exit(main())
+"""
+PROGRAM = [sys.executable, "-c", MAIN]
 PATIENCE = 60.0
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 import typer.main
 
 import tidings.plugins
-from tests.support.commands import PATIENCE, PROGRAM, Result, Run, started
+from tests.support.commands import PATIENCE, PROGRAM, Result, Run, ended, line, published, started
 from tests.support.places import ROOT
 from tidings.cli import app, main
 from tidings.cli.reference import page
@@ -114,6 +115,41 @@ def test_output_that_is_no_terminal_has_no_colours_and_is_not_cut_off(run: Run, 
     out = run("streams", "list").out
     assert f"delta:{tmp_path}/{long} " in out
     assert "\x1b" not in out
+
+
+@pytest.fixture
+def ignoring_interrupts() -> Iterator[None]:
+    """SIGINT is ignored here, and in what is started from here: as in a shell's background job."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_command_in_the_background_ignores_interrupts_and_heeds_termination(
+    contacts: Run, ignoring_interrupts: None
+) -> None:
+    assert published(contacts, {"object": "a", "version": 0})
+    command = [str(Path(sys.executable).with_name("tidings")), "streams", "tail", "contacts", "--from", "earliest"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert b" a " in line(process)
+            process.send_signal(signal.SIGINT)
+            published(contacts, {"object": "b", "version": 0})
+            assert b" b " in line(process)
+            process.terminate()
+            assert ended(process) == Result(143, "", "")
+        finally:
+            process.kill()
+
+
+def test_a_command_of_a_test_heeds_interrupts_though_the_tests_are_in_the_background(
+    contacts: Run, ignoring_interrupts: None
+) -> None:
+    published(contacts, {"object": "a", "version": 0})
+    with started("streams", "tail", "contacts", "--from", "earliest") as process:
+        assert b" a " in line(process)
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == Result(130, "", "")
 
 
 def test_the_signal_handler_and_the_exception_hook_are_put_back(run: Run) -> None:

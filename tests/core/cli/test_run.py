@@ -8,25 +8,22 @@ import os
 import pty
 import re
 import signal
-import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.commands import PROGRAM, Result, Run, started
 from tidings.cli import main
 from tidings.cluster import Cluster, connect
 from tidings.testing import eventually, held, make_updates
 
-PROGRAM = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
 PATIENCE = 120.0
 
 SPEC = """
@@ -47,18 +44,6 @@ pipelines:
     output: tagged
   newest: {input: contacts, stage: latest}
 """
-
-
-@dataclass
-class Result:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -237,16 +222,6 @@ def test_an_address_that_cannot_be_listened_at_is_bad_usage(run: Run) -> None:
 # In processes of their own
 
 
-@contextlib.contextmanager
-def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    with subprocess.Popen([*PROGRAM, "run", *arguments], **pipes) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def get(url: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
@@ -262,7 +237,7 @@ def test_a_signal_ends_pipelines_after_their_batch_and_nothing_is_repeated(
 ) -> None:
     europe = project.stream("europe").log
     expected = publish(project, 50)
-    with started("europe", "--metrics", "0") as process:
+    with started("run", "europe", "--metrics", "0") as process:
         assert process.stderr
         address = re.findall(rb"http://\S+", process.stderr.readline())[0].decode()
         health = address.replace("/metrics", "/health")
@@ -291,7 +266,7 @@ def test_a_pipeline_that_fails_in_a_process_of_its_own_says_so_in_one_line(proje
     publish(project, 5)
     broken = SPEC.replace("{attributes.tag: {constant: seen}}", "{object: {attribute: no-such}}")
     (tmp_path / "tidings.yml").write_text(broken)
-    with started("--once", "--quiet") as process:
+    with started("run", "--once", "--quiet") as process:
         out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 1
     assert out == b""
