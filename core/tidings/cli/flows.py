@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidings.cli.options import Json, Timeout, ZooKeeper, connected, flow
-from tidings.cli.output import note, print_fields, print_json, print_table
+from tidings.cli.output import emit, note, print_fields, print_table
 from tidings.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -73,10 +74,7 @@ def list_command(
             cluster.stream(stream)
             _check_reads(cluster.application(application), stream)
         found = status(cluster, application=application, stream=stream)
-    if json:
-        print_json([_json(one) for one in found])
-    else:
-        print_table(COLUMNS, [_row(one) for one in found])
+    emit([_json(one) for one in found], json, lambda: print_table(COLUMNS, [_row(one) for one in found]))
     _tell_problems(found)
 
 
@@ -99,10 +97,8 @@ def describe_command(
             raise InvalidOption(f"stream {which.stream!r} has shards 0 to {shards - 1}, not {which.shard}")
         found = status(cluster, application=which.application, stream=which.stream, shard=which.shard)
     for one in found:
-        if json:
-            print_json(_json(one))
-        else:
-            print_fields({**_json(one), "datamarker": _marker(one), "head": _place(one.head)})
+        fields = {**_json(one), "datamarker": _marker(one), "head": _place(one.head)}
+        emit(_json(one), json, functools.partial(print_fields, fields))
     _tell_problems(found)
 
 

@@ -40,6 +40,7 @@ Timeout = Annotated[
 ]
 Application = Annotated[str, typer.Argument(metavar="APP", help="The application's name.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", show_default=False)]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.", show_default=False)]
 
 
 @contextlib.contextmanager
@@ -98,6 +99,13 @@ def flow(text: str) -> Flow:
     3
     """
     return _usage(_parse_flow, text)
+
+
+def listen_address(text: str) -> tuple[str, int]:
+    """An option's value as where to listen."""
+    from tidings.metrics import parse_address
+
+    return _usage(parse_address, text)
 
 
 def existing_file(text: str) -> Path:
@@ -211,17 +219,29 @@ TokenFile = Annotated[
 ]
 
 
-def key_values(texts: list[str] | None) -> dict[str, Any]:
-    """Options as they are typed: the value is JSON if it can be read as that, else text.
+def key_texts(texts: list[str] | None) -> dict[str, str]:
+    """Options as they are typed, whose values are text.
 
-    >>> key_values(["away_days=7", 'key=["id"]', "publication=tidings"])
-    {'away_days': 7, 'key': ['id'], 'publication': 'tidings'}
+    >>> key_texts(["realm=7"])
+    {'realm': '7'}
     """
     found = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise refuse(f"{text!r} is no option: write KEY=VALUE")
+        found[key] = value
+    return found
+
+
+def key_values(texts: list[str] | None) -> dict[str, Any]:
+    """Options as they are typed: the value is JSON if it can be read as that, else text.
+
+    >>> key_values(["away_days=7", 'key=["id"]', "publication=tidings"])
+    {'away_days': 7, 'key': ['id'], 'publication': 'tidings'}
+    """
+    found: dict[str, Any] = {}
+    for key, value in key_texts(texts).items():
         try:
             found[key] = json.loads(value)
         except ValueError:

@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Application, Timeout, TokenFile, ZooKeeper, connected, existing_file, security
+from tidings.cli.options import (
+    Application,
+    JsonLines,
+    Timeout,
+    TokenFile,
+    ZooKeeper,
+    connected,
+    existing_file,
+    security,
+)
 from tidings.cli.output import note, refuse
 from tidings.cli.tail import check_reader, json_line, text_line
 from tidings.errors import InvalidOption, TidingsError
@@ -41,7 +50,7 @@ GRACE = 5.0  # seconds for a command to end when it is asked to
 
 def subscribe_command(
     application: Application,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.", show_default=False)] = False,
+    json: JsonLines = False,
     id: Annotated[
         str | None, typer.Option(help="Names this subscriber; no two may have one id.", show_default="made up")
     ] = None,

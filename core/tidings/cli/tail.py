@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Name, Timeout, ZooKeeper, connected, positions, shard_set
+from tidings.cli.options import JsonLines, Name, Timeout, ZooKeeper, connected, positions, shard_set
 from tidings.cli.output import UNKNOWN, note, printable, speaks_utf8
 from tidings.errors import InvalidOption, PositionsLost
 
@@ -66,7 +66,7 @@ def tail_command(
     ] = True,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = 10.0,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.", show_default=False)] = False,
+    json: JsonLines = False,
 ) -> None:
     """Print updates as they come, in order within each shard. Ctrl-C ends it.
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tidings.cli.options import Json, Timeout, ZooKeeper, connected
-from tidings.cli.output import cell, note, print_json, print_table
+from tidings.cli.output import cell, emit, note, print_table
 
 COLUMNS = ("STREAM", "PUBLISHER", "CARAVAN", "BEHIND", "FLOWS", "RATE", "READ", "READ/SENT")
 EXAMPLES = """\b
@@ -49,22 +49,17 @@ def list_command(
 
     with connected(zookeeper, timeout) as cluster:
         found = reports(cluster, stream)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        COLUMNS,
+    rows = [
         [
-            [
-                report["stream"],
-                report["publisher"],
-                *(one[key] for key in ("number", "behind", "flows", "rate", "bytes_read")),
-                None if report["read_per_sent"] is None else f"{report['read_per_sent']:.2f}",
-            ]
-            for report in found
-            for one in report["caravans"]
-        ],
-    )
+            report["stream"],
+            report["publisher"],
+            *(one[key] for key in ("number", "behind", "flows", "rate", "bytes_read")),
+            None if report["read_per_sent"] is None else f"{report['read_per_sent']:.2f}",
+        ]
+        for report in found
+        for one in report["caravans"]
+    ]
+    emit(found, json, lambda: print_table(COLUMNS, rows))
 
 
 @caravans.command("set-limit", short_help="Say how many caravans there may be, how fast, and who allocates flows.")
@@ -91,11 +86,9 @@ def set_limit_command(
 
     changes: dict[str, Any] = {"caravans": number, "rate": rate, "total_rate": total_rate, "policy": policy}
     with connected(zookeeper, timeout) as cluster:
-        said = set_limits(cluster, stream, {key: value for key, value in changes.items() if value is not None})
-    if json:
-        print_json(said)
-    else:
-        note(f"caravans of stream {stream!r}: {', '.join(f'{key} {cell(value)}' for key, value in said.items())}")
+        limits = set_limits(cluster, stream, {key: value for key, value in changes.items() if value is not None})
+    shown = ", ".join(f"{key} {cell(value)}" for key, value in limits.items())
+    emit(limits, json, lambda: note(f"caravans of stream {stream!r}: {shown}"))
 
 
 @caravans.command("reassign", short_help="Let all flows of a stream leave their caravans, and allocate them anew.")

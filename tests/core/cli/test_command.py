@@ -69,6 +69,22 @@ def test_a_dead_zookeeper_is_one_sentence() -> None:
     assert result.stderr.count("\n") == 1
 
 
+def test_json_is_declared_and_printed_in_one_way() -> None:
+    def declared(command: Any) -> Iterator[str]:
+        yield from (one.help for one in command.params if "--json" in one.opts)
+        for inner in getattr(command, "commands", {}).values():
+            yield from declared(inner)
+
+    assert set(declared(typer.main.get_command(app))) == {
+        "Print JSON instead of a table.",
+        "Print a JSON object a line.",
+    }
+    places = [ROOT / "core" / "tidings" / "cli", ROOT / "plugins" / "log_tailing"]
+    modules = [path for place in places for path in place.rglob("*.py")]
+    assert [path.name for path in modules if "print_json(" in path.read_text()] == ["output.py"]
+    assert sum('"--json"' in path.read_text() for path in modules) == 1
+
+
 @pytest.mark.parametrize("address", ["here", "a:b", "h:1//x", "h:1 /x"])
 def test_an_address_that_is_none_is_refused(run: Run, address: str) -> None:
     result = run("streams", "list", "--zookeeper", address)
