@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, duration, filter_text, starting
 from tidings.cli.options import Application as Name
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected, duration, filter_text, starting
 from tidings.cli.output import emit, note, print_fields, print_table, refuse, warn, warnings_told
 from tidings.errors import TidingsError, UnknownApplication
 
@@ -22,7 +22,7 @@ applications = typer.Typer(
 
 
 @applications.command("list")
-def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False) -> None:
     """List the applications of the cluster."""
     with connected(zookeeper, timeout) as cluster:
         definitions = cluster.applications()
@@ -76,7 +76,7 @@ def create_command(
         ),
     ] = "random",
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Define an application. One that is there with this very definition is left as it is.
@@ -90,7 +90,9 @@ def create_command(
 
 
 @applications.command("describe", short_help="Show an application, its subscribers and how its flows stand.")
-def describe_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+def describe_command(
+    name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
+) -> None:
     """Show an application's definition, its subscribers, and how many of its flows are in which state.
 
     `tidings flows list --application NAME` shows each flow.
@@ -121,7 +123,7 @@ def drop_command(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Drop an application, and where it stood in its streams. Asks first; where nobody can answer, --yes must be given.

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected
 from tidings.cli.output import emit, note, print_table, warn
 
 EXAMPLES = """\b
@@ -28,7 +28,7 @@ def apply_command(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Create the streams of a tidings.yml and define its applications; its pipelines are checked.

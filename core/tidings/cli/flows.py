@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected, flow
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, flow
 from tidings.cli.output import emit, note, print_fields, print_table
 from tidings.errors import InvalidOption
 
@@ -52,7 +52,7 @@ def list_command(
         str | None, typer.Option(metavar="STREAM", help="Only this stream's.", show_default=False)
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """List flows: where each stands, how far it lags, which publisher owns it and which subscriber holds it.
@@ -84,7 +84,7 @@ def describe_command(
         Any, typer.Argument(metavar="APP/STREAM/SHARD", parser=flow, help="The flow.", show_default=False)
     ],
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Show all that is known of one flow."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.jsonl import parse_line, read_lines
-from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Name, Timeout, ZooKeeper, connected
 from tidings.cli.output import console, emit, note
 from tidings.errors import InvalidOption, InvalidUpdate, TidingsError
 
@@ -54,7 +54,7 @@ def publish_command(
         int, typer.Option(metavar="N", min=1, max=50_000, help="Commit so many updates at once, at the most.")
     ] = 20_000,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Publish updates, one JSON object a line, from stdin or a file.

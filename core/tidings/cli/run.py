@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected, listen_address
+from tidings.cli.options import SERVICE_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, listen_address
 from tidings.cli.output import emit, note, print_table
 from tidings.cli.signals import signals
 from tidings.errors import TidingsError
@@ -67,7 +67,7 @@ def run_command(
     ] = 10.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell of failures only.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = SERVICE_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Run the pipelines of a tidings.yml, all in one Spark session, until Ctrl-C.

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tidings.cli.options import (
+    COMMAND_TIMEOUT_S,
     Json,
     Name,
     Timeout,
@@ -35,7 +36,7 @@ streams = typer.Typer(
 
 
 @streams.command("list")
-def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False) -> None:
     """List the streams of the cluster."""
     with connected(zookeeper, timeout) as cluster:
         definitions = [stream.definition for stream in cluster.streams()]
@@ -85,7 +86,7 @@ def create_command(
         typer.Option(metavar="SIZE", parser=size, help="Keep this much, as in 10GiB or 500MB.", show_default=False),
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Make a stream. One that is there with this very definition is left as it is."""
@@ -106,7 +107,9 @@ def create_command(
 
 
 @streams.command("describe", short_help="Show a stream, and what its log holds of each shard.")
-def describe_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+def describe_command(
+    name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
+) -> None:
     """Show a stream's definition, and what its log holds of each shard.
 
     FLOOR is the first update that is held, HEAD the newest; `-` stands where there is none, or it is not known.
@@ -138,7 +141,7 @@ def drop_command(
     purge: Annotated[bool, typer.Option("--purge", help="Delete its updates too; otherwise its log stays.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Drop a stream from the cluster. Asks first; where nobody can answer, --yes must be given.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.options import (
+    SERVICE_TIMEOUT_S,
     Application,
     JsonLines,
     Timeout,
@@ -89,7 +90,7 @@ def subscribe_command(
         Any, typer.Option(metavar="FILE", parser=existing_file, help="The certificate's key.", show_default=False)
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = SERVICE_TIMEOUT_S,
 ) -> None:
     """Subscribe as one instance of an application, and print its updates as they come. Ctrl-C ends it.
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import JsonLines, Name, Timeout, ZooKeeper, connected, positions, shard_set
+from tidings.cli.options import COMMAND_TIMEOUT_S, JsonLines, Name, Timeout, ZooKeeper, connected, positions, shard_set
 from tidings.cli.output import UNKNOWN, note, printable, speaks_utf8
 from tidings.errors import InvalidOption, PositionsLost
 
@@ -65,7 +65,7 @@ def tail_command(
         bool, typer.Option("--follow/--no-follow", help="Wait for more, or end at what is there now.")
     ] = True,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: JsonLines = False,
 ) -> None:
     """Print updates as they come, in order within each shard. Ctrl-C ends it.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, positions, size
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Name, Timeout, ZooKeeper, connected, duration, positions, size
 from tidings.cli.output import cell, emit, note, print_table, refuse
 from tidings.cli.shard_bounds import Held, held, held_in, total
 from tidings.errors import InvalidPosition
@@ -55,7 +55,7 @@ def truncate_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be held, and let go of nothing.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Let go of old updates. Takes one of --before, --older-than, --larger-than, and --dry-run or --execute.

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected
 from tidings.cli.output import cell, emit, note, print_table
 
 COLUMNS = ("STREAM", "PUBLISHER", "CARAVAN", "BEHIND", "FLOWS", "RATE", "READ", "READ/SENT")
@@ -37,7 +37,7 @@ def list_command(
         str | None, typer.Option(metavar="STREAM", help="Only those of this stream.", show_default=False)
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Show the caravans of each publisher, the lead first, as they were told a few seconds ago.
@@ -75,7 +75,7 @@ def set_limit_command(
         str | None, typer.Option(metavar="NAME", help="gaps, single, one-per-flow, or another.", show_default=False)
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Change the limits of a stream's caravans, in each publisher; what is not named stays as it is.
@@ -92,7 +92,7 @@ def set_limit_command(
 
 
 @caravans.command("reassign", short_help="Let all flows of a stream leave their caravans, and allocate them anew.")
-def reassign_command(stream: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 10.0) -> None:
+def reassign_command(stream: Name, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S) -> None:
     """Let all flows of a stream leave their caravans, and allocate them anew; nothing is lost or repeated by it."""
     from tidings_log_tailing.control import reassign
 

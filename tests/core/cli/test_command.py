@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ import tidings.plugins
 from tests.support.commands import PATIENCE, PROGRAM, Result, Run, ended, line, published, started
 from tests.support.places import ROOT
 from tidings.cli import app, main
+from tidings.cli.options import COMMAND_TIMEOUT_S, SERVICE_TIMEOUT_S
 from tidings.cli.reference import page
 
 
@@ -67,6 +70,31 @@ def test_a_dead_zookeeper_is_one_sentence() -> None:
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("error: no ZooKeeper answers at 127.0.0.1:1 within 1 s")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_zookeeper_that_does_not_answer_is_told_within_seconds(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        since = time.monotonic()
+        result = run("streams", "list", "--zookeeper", f"{host}:{port}")
+    assert result.err.startswith(f"error: no ZooKeeper answers at {host}:{port} within 3 s")
+    assert time.monotonic() - since < 8, "kazoo by itself would wait for the time-out of a session, too"
+
+
+def test_what_a_person_waits_for_gives_up_sooner_than_what_runs_on() -> None:
+    def timeouts(command: Any, path: str) -> Iterator[tuple[str, float]]:
+        yield from ((path, one.default) for one in command.params if one.name == "timeout")
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from timeouts(inner, f"{path} {name}".strip())
+
+    found = dict(timeouts(typer.main.get_command(app), ""))
+    assert {path for path, seconds in found.items() if seconds == SERVICE_TIMEOUT_S} == {
+        "run",
+        "subscribe",
+        "publisher",
+        "gateway",
+    }
+    assert set(found.values()) == {COMMAND_TIMEOUT_S, SERVICE_TIMEOUT_S}
 
 
 def test_json_is_declared_and_printed_in_one_way() -> None:
