@@ -31,8 +31,8 @@ Examples:
   tidings run project/tidings.yml --metrics 9464
 """
 
-LOOK = 0.5  # seconds between two looks at the runs
-HUSHED = ("org.apache.spark.sql.execution.streaming", "org.apache.spark.sql.execution.datasources.v2.python")
+POLL_INTERVAL_S = 0.5  # between two looks at the runs
+QUERY_LOGGERS = ("org.apache.spark.sql.execution.streaming", "org.apache.spark.sql.execution.datasources.v2.python")
 
 
 def run_command(
@@ -141,7 +141,7 @@ def _run(pipelines: Sequence[Pipeline], *, once: bool, metrics: tuple[str, int] 
                 note(f"{', '.join(runs)}: running; Ctrl-C stops")
             with showing(runs, quiet=quiet):
                 while any(run.active for run in runs.values()) and not ending.signal:
-                    ending.wait(LOOK)
+                    ending.wait(POLL_INTERVAL_S)
                     _tell_failures(runs, failures)
             if ending.signal:
                 break
@@ -222,5 +222,5 @@ def _hush(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
     configurator = jvm.org.apache.logging.log4j.core.config.Configurator
     off = jvm.org.apache.logging.log4j.Level.OFF
-    for name in HUSHED:
+    for name in QUERY_LOGGERS:
         configurator.setLevel(name, off)

@@ -45,8 +45,8 @@ Examples:
   tidings subscribe cache --address 10.0.0.7:9090 --id east-1 --token-file token
 """
 
-LAST_TOKEN = 15.0  # seconds to wait, after the last update, for the token that acknowledges it
-GRACE = 5.0  # seconds for a command to end when it is asked to
+LAST_TOKEN_TIMEOUT_S = 15.0  # after the last update, for the token that acknowledges it
+TERMINATION_GRACE_S = 5.0  # for a command to end when it is asked to
 
 
 def subscribe_command(
@@ -111,14 +111,14 @@ def subscribe_command(
     _check_free(address)
     options = {"address": address, "id": id, "capacity": capacity, "security": known}
     line = json_line if json or command is not None else text_line
-    handler = _Handler(application, line, command, limit)
+    handler = _BatchSink(application, line, command, limit)
     with connected(zookeeper, timeout) as cluster, cluster.subscribe(application, handler, **options) as subscriber:
         note(f"subscriber {subscriber.id} of {application!r} listens on {subscriber.address}; Ctrl-C ends it")
         try:
             while not handler.ended.wait(1.0):
                 if command is None:
                     check_reader()
-            handler.acknowledged.wait(LAST_TOKEN)
+            handler.acknowledged.wait(LAST_TOKEN_TIMEOUT_S)
         finally:
             handler.stop()
     if handler.error is not None:
@@ -133,7 +133,7 @@ class _Ended(BaseException):
     """Nothing more is wanted. It is no Exception, so that it is no failure to be tried again and then parked."""
 
 
-class _Handler:
+class _BatchSink:
     """Prints each batch, or gives it to a command. Callbacks come one at a time, from the subscriber's thread."""
 
     def __init__(
@@ -199,7 +199,7 @@ class _Handler:
             return
         self._signal(process, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
+            process.wait(TERMINATION_GRACE_S)
         self._signal(process, signal.SIGKILL)
 
     def _settle(self, flow: tuple[str, int]) -> None:

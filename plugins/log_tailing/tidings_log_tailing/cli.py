@@ -40,7 +40,7 @@ def list_command(
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Show the caravans of each publisher, the lead first, as they were told a few seconds ago.
+    """Show the caravans of each publisher, the lead first, as it reported them a few seconds ago.
 
     BEHIND is about how many updates lie between the last of its flows and the head of the log. RATE is in updates a
     second, READ in bytes. READ/SENT is the publisher's: below 1, what was read served several applications.

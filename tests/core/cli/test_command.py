@@ -16,7 +16,7 @@ import pytest
 import typer.main
 
 import tidings.plugins
-from tests.support.commands import PATIENCE, PROGRAM, Result, Run, ended, line, published, started
+from tests.support.commands import PATIENCE_S, PROGRAM, Result, Run, ended, line, published, started
 from tests.support.places import ROOT
 from tidings.cli import app, main
 from tidings.cli.options import COMMAND_TIMEOUT_S, SERVICE_TIMEOUT_S
@@ -66,7 +66,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_a_dead_zookeeper_is_one_sentence() -> None:
     arguments = ["streams", "list", "--zookeeper", "127.0.0.1:1/nobody", "--timeout", "1"]
-    result = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    result = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("error: no ZooKeeper answers at 127.0.0.1:1 within 1 s")
     assert result.stderr.count("\n") == 1
@@ -140,7 +140,7 @@ def test_a_closed_pipe_is_no_reason_for_a_trace(contacts: Run) -> None:
     os.close(reader)
     with started("streams", "describe", "contacts", stdout=writer) as process:
         os.close(writer)
-        _, err = process.communicate(timeout=PATIENCE)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (1, b"")
 
 

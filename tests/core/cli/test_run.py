@@ -24,7 +24,7 @@ from tidings.cli import main
 from tidings.cluster import Cluster, connect
 from tidings.testing import eventually, held, make_updates
 
-PATIENCE = 120.0
+PATIENCE_S = 120.0
 
 SPEC = """
 streams:
@@ -242,8 +242,8 @@ def test_a_signal_ends_pipelines_after_their_batch_and_nothing_is_repeated(
         address = re.findall(rb"http://\S+", process.stderr.readline())[0].decode()
         health = address.replace("/metrics", "/health")
         assert get(f"{health}/live") == (200, "alive\n")
-        eventually(lambda: len(held(europe)) == expected, timeout=PATIENCE)
-        eventually(lambda: get(f"{health}/ready")[0] == 200, timeout=PATIENCE)
+        eventually(lambda: len(held(europe)) == expected, timeout=PATIENCE_S)
+        eventually(lambda: get(f"{health}/ready")[0] == 200, timeout=PATIENCE_S)
         told = eventually(
             lambda: (text := get(address)[1]) and 'input_updates_total{pipeline="europe"} 50.0' in text and text
         )
@@ -252,7 +252,7 @@ def test_a_signal_ends_pipelines_after_their_batch_and_nothing_is_repeated(
         assert 'tidings_pipeline_running{pipeline="europe"} 1.0' in told
         assert project.coordination.children("pipelines") == ["europe"]
         process.send_signal(sent)
-        _, err = process.communicate(timeout=PATIENCE)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + sent
     assert b"Traceback" not in err
     assert f"europe: 50 updates in, {expected} out" in err.decode()
@@ -267,7 +267,7 @@ def test_a_pipeline_that_fails_in_a_process_of_its_own_says_so_in_one_line(proje
     broken = SPEC.replace("{attributes.tag: {constant: seen}}", "{object: {attribute: no-such}}")
     (tmp_path / "tidings.yml").write_text(broken)
     with started("run", "--once", "--quiet") as process:
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert out == b""
     assert err.decode() == "error: pipeline 'tag' failed: object None is NoneType, not text\n"
@@ -289,8 +289,8 @@ def test_ctrl_c_on_a_terminal_reaches_all_processes_and_still_ends_cleanly(proje
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        eventually(lambda: len(held(project.stream("europe").log)) == expected, timeout=PATIENCE)
-        eventually(lambda: b"ROWS/S" in b"".join(shown), timeout=PATIENCE)
+        eventually(lambda: len(held(project.stream("europe").log)) == expected, timeout=PATIENCE_S)
+        eventually(lambda: b"ROWS/S" in b"".join(shown), timeout=PATIENCE_S)
         os.write(terminal, b"\x03")
         _, status = os.waitpid(pid, 0)
     finally:

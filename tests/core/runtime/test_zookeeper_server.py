@@ -262,7 +262,7 @@ def test_it_is_stopped_by_a_parent_that_blocks_signals_in_its_threads(tmp_path: 
     thread.start()
     thread.join(60)
     assert processes_of(tmp_path) == []
-    assert began[1] - began[0] < supervisor_main.GRACE, "it was not killed for want of an answer"
+    assert began[1] - began[0] < supervisor_main.TERMINATION_GRACE_S, "it was not killed for want of an answer"
 
 
 def test_a_folder_in_use_is_refused_with_the_address_of_its_server(tmp_path: Path) -> None:
