@@ -6,6 +6,7 @@ with Thialfi, though one of them goes away for a while, and their gateway is kil
 
 from __future__ import annotations
 
+import logging
 import random
 import signal
 import statistics
@@ -30,8 +31,8 @@ from tidings.streams import Stream
 
 SHARDS = 8
 OBJECTS = 1_000
-SECONDS = 8
-RATE = 2_000
+PUBLISHING_S = 8
+UPDATES_PER_S = 2_000
 
 console = Console(highlight=False)
 
@@ -81,12 +82,12 @@ def publish(stream: Stream) -> int:
     futures = []
     start = time.monotonic()
     with stream.producer() as producer:
-        for number in range(SECONDS * RATE):
+        for number in range(PUBLISHING_S * UPDATES_PER_S):
             name = rng.choice(names)
             versions[name] += 1
             futures.append(producer.publish(name, versions[name], payload=rng.randbytes(100)))
             if number % 20 == 0:
-                time.sleep(max(0.0, start + number / RATE - time.monotonic()))
+                time.sleep(max(0.0, start + number / UPDATES_PER_S - time.monotonic()))
     for future in futures:
         future.result()
     return len(futures)
@@ -127,7 +128,9 @@ def tell(folder: str) -> int:
 
 def follow(spark: SparkSession, zookeeper: str, stream: Stream, folder: str) -> bool:
     counts = Counts()
-    with chapter(f'4. A query over format("tidings") counts, while a producer makes {RATE:,} changes a second'):
+    with chapter(
+        f'4. A query over format("tidings") counts, while a producer makes {UPDATES_PER_S:,} changes a second'
+    ):
         updates = spark.readStream.format("tidings").options(stream=stream.name, zookeeper=zookeeper).load()
         writer = updates.writeStream.foreachBatch(counts.add)
         query = writer.option("checkpointLocation", f"{folder}/checkpoint").start()
@@ -147,7 +150,7 @@ def follow(spark: SparkSession, zookeeper: str, stream: Stream, folder: str) -> 
     return True
 
 
-class Cache(tidings.Handler):
+class ArrivalLog(tidings.Handler):
     """A subscriber's handler: notes each update, and when it came."""
 
     def __init__(self) -> None:
@@ -186,7 +189,7 @@ def wait_for(condition: Callable[[], bool], timeout: float = 60) -> bool:
 
 def fail_over(cluster: tidings.Cluster, stream: Stream) -> bool:
     """Two publishers, two subscribers, a filter; the busier publisher is killed while updates flow."""
-    caches = [Cache(), Cache()]
+    caches = [ArrivalLog(), ArrivalLog()]
     with ExitStack() as stack:
         with chapter("6. An application with a filter, two subscribers and two publishers"):
             cluster.create_application("cache", ["contacts"], filter="region = eu", start="latest", balance="zookeeper")
@@ -227,7 +230,7 @@ def publish_and_kill(stream: Stream, victim: subprocess.Popen[bytes]) -> list[tu
     return [(shard, future.result().seq) for shard, future in futures]
 
 
-def judge(published: set[tuple[int, int]], caches: list[Cache], complete: bool) -> bool:
+def judge(published: set[tuple[int, int]], caches: list[ArrivalLog], complete: bool) -> bool:
     """Whether all updates came, in order within a shard; and the longest silence of a shard."""
     everything = sorted((row for cache in caches for row in cache.seen), key=lambda row: row[2])
     newest: dict[int, int] = {}
@@ -290,6 +293,8 @@ def keep_fresh(cluster: tidings.Cluster, folder: str) -> bool:
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    # A publisher warns of a connection that breaks; here that is what the tale is about.
+    logging.getLogger("tidings").setLevel(logging.ERROR)
     try:
         with tempfile.TemporaryDirectory(prefix="tidings-demo-", ignore_cleanup_errors=True) as folder:
             return tell(folder)

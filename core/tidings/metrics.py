@@ -60,7 +60,7 @@ class MetricsServer:
             registry.register(collector)
         ProcessCollector(registry=registry)
         try:
-            self._server = _Server((host, port), registry, unready)
+            self._server = _MetricsHttpServer((host, port), registry, unready)
         except OSError as error:
             raise InvalidOption(f"nothing can be served at {host}:{port}: {error.strerror or error}") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="tidings-metrics", daemon=True)
@@ -87,7 +87,7 @@ class MetricsServer:
         self.close()
 
 
-class _Server(ThreadingHTTPServer):
+class _MetricsHttpServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
@@ -96,14 +96,14 @@ class _Server(ThreadingHTTPServer):
         self.registry = registry
         self.unready = unready
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        super().__init__(address, _Handler)
+        super().__init__(address, _MetricsRequestHandler)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a client that goes away in the midst of an answer is no event."""
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
+class _MetricsRequestHandler(BaseHTTPRequestHandler):
+    server: _MetricsHttpServer
     timeout = 10  # seconds; a client that says nothing does not keep a thread
 
     def do_GET(self) -> None:

@@ -18,8 +18,15 @@ from typing import Any
 from tidings.cluster import Cluster
 from tidings.flow_status import status
 
-PROGRAM = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
-PATIENCE = 60.0
+# Whoever runs the tests may ignore Ctrl-C, as a shell's background job does; commands would inherit that.
+MAIN = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from tidings.cli import main
+sys.exit(main())
+"""
+PROGRAM = [sys.executable, "-c", MAIN]
+PATIENCE_S = 60.0
 
 
 @dataclass
@@ -55,14 +62,14 @@ def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]
 
 def ended(process: subprocess.Popen[bytes]) -> Result:
     """What it left behind, once it has ended by itself."""
-    out, err = process.communicate(timeout=PATIENCE)
+    out, err = process.communicate(timeout=PATIENCE_S)
     return Result(process.returncode, out.decode(), err.decode())
 
 
 def line(process: subprocess.Popen[bytes]) -> bytes:
     """The next line that it prints."""
     assert process.stdout
-    ready, _, _ = select.select([process.stdout], [], [], PATIENCE)
+    ready, _, _ = select.select([process.stdout], [], [], PATIENCE_S)
     assert ready, "nothing was printed"
     return process.stdout.readline()
 
@@ -75,10 +82,10 @@ def on_terminal(*arguments: str, **options: Any) -> Result:
     with started(*arguments, stderr=end, env=environment, **options) as process:
         os.close(end)
         with contextlib.suppress(OSError):  # a terminal that nobody writes to any more has no end: reading it fails
-            while select.select([terminal], [], [], PATIENCE)[0] and (chunk := os.read(terminal, 65_536)):
+            while select.select([terminal], [], [], PATIENCE_S)[0] and (chunk := os.read(terminal, 65_536)):
                 shown += chunk
         os.close(terminal)
-        out, _ = process.communicate(timeout=PATIENCE)
+        out, _ = process.communicate(timeout=PATIENCE_S)
     return Result(process.returncode, out.decode(), shown.decode())
 
 

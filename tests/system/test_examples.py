@@ -13,8 +13,11 @@ from tests.support.places import ROOT
 
 
 def run(name: str) -> str:
+    """What it prints, and nothing but that: not a line comes from the framework, Spark or gRPC."""
     command = [sys.executable, str(ROOT / "examples" / name)]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
+    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
+    assert done.stderr == ""
+    return done.stdout
 
 
 @pytest.mark.slow

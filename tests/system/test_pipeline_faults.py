@@ -120,9 +120,9 @@ def test_a_claim_of_a_process_of_this_machine_that_died_is_waited_for(cluster: C
     left.coordination.create(holder, "pipelines", "p", ephemeral=True)
     ending = threading.Timer(1.0, left.close)  # as ZooKeeper ends a session that is not heard of
     ending.start()
-    claim = PipelineLock(cluster.coordination, "p")
-    assert claim.valid()
-    claim.release()
+    lock = PipelineLock(cluster.coordination, "p")
+    assert lock.valid()
+    lock.release()
     ending.join()
 
 
@@ -145,10 +145,10 @@ def test_a_lost_session_ends_the_pipeline_and_another_driver_goes_on(
         run.wait(PATIENCE)
     contacts.writable_log.append(make_updates(10, seed=1))
     with connect(cluster.address) as other:
-        claim = PipelineLock(other.coordination, "p")
+        lock = PipelineLock(other.coordination, "p")
         run.stop()  # lets go of nothing that is another's
         assert other.coordination.read("pipelines", "p") is not None
-        claim.release()
+        lock.release()
         pipeline = Pipeline(
             other, "p", input="contacts", stage=EVERYTHING, output="copies", storage=tmp_path / "storage"
         )

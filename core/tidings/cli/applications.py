@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, duration, filter_text, starting
 from tidings.cli.options import Application as Name
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected, duration, filter_text, starting
-from tidings.cli.output import note, print_fields, print_json, print_table, refuse, warn, warnings_told
+from tidings.cli.output import emit, note, print_fields, print_table, refuse, warn, warnings_told
 from tidings.errors import TidingsError, UnknownApplication
 
 if TYPE_CHECKING:
@@ -22,15 +22,13 @@ applications = typer.Typer(
 
 
 @applications.command("list")
-def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False) -> None:
     """List the applications of the cluster."""
     with connected(zookeeper, timeout) as cluster:
         definitions = cluster.applications()
-    if json:
-        print_json([one.to_json() for one in definitions])
-        return
+    columns = ["APPLICATION", "STREAMS", "MODE", "START", "FILTER"]
     rows = [(one.name, ", ".join(one.streams), one.mode, _words(one.start), one.filter) for one in definitions]
-    print_table(["APPLICATION", "STREAMS", "MODE", "START", "FILTER"], rows)
+    emit([one.to_json() for one in definitions], json, lambda: print_table(columns, rows))
 
 
 @applications.command(
@@ -78,7 +76,7 @@ def create_command(
         ),
     ] = "random",
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Define an application. One that is there with this very definition is left as it is.
@@ -88,14 +86,13 @@ def create_command(
     options = {"start": start, "mode": mode, "max_age": max_age, "balance": balance}
     with connected(zookeeper, timeout) as cluster, warnings_told():
         application = cluster.create_application(name, stream, filter=filter, **options)
-    if json:
-        print_json(application.to_json())
-    else:
-        note(f"application {name!r} reads {', '.join(stream)}")
+    emit(application.to_json(), json, lambda: note(f"application {name!r} reads {', '.join(stream)}"))
 
 
 @applications.command("describe", short_help="Show an application, its subscribers and how its flows stand.")
-def describe_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+def describe_command(
+    name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
+) -> None:
     """Show an application's definition, its subscribers, and how many of its flows are in which state.
 
     `tidings flows list --application NAME` shows each flow.
@@ -109,15 +106,16 @@ def describe_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout =
     states = Counter(one.state for one in flows)
     lags = [one.lag for one in flows if one.lag is not None]
     lag = sum(lags) if len(lags) == len(flows) else None
-    if json:
-        print_json({**definition, "subscribers": subscribers, "flows": dict(states), "lag": lag})
-        return
-    shown = {**definition, "streams": ", ".join(definition["streams"]), "start": _words(definition["start"])}
-    counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
-    print_fields({**shown, "flows": counts or None, "lag": lag})
-    typer.echo()
-    columns = ("id", "address", "capacity")
-    print_table(["SUBSCRIBER", "ADDRESS", "CAPACITY"], [[one.get(key) for key in columns] for one in subscribers])
+
+    def show() -> None:
+        shown = {**definition, "streams": ", ".join(definition["streams"]), "start": _words(definition["start"])}
+        counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
+        print_fields({**shown, "flows": counts or None, "lag": lag})
+        typer.echo()
+        columns = ("id", "address", "capacity")
+        print_table(["SUBSCRIBER", "ADDRESS", "CAPACITY"], [[one.get(key) for key in columns] for one in subscribers])
+
+    emit({**definition, "subscribers": subscribers, "flows": dict(states), "lag": lag}, json, show)
 
 
 @applications.command("drop", short_help="Drop an application, and its datamarkers.")
@@ -125,7 +123,7 @@ def drop_command(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Drop an application, and where it stood in its streams. Asks first; where nobody can answer, --yes must be given.
@@ -142,10 +140,8 @@ def drop_command(
             note("nothing was dropped")
             raise typer.Exit(1)
         cluster.drop_application(name)
-    if json:
-        print_json({"dropped": name, "streams": list(streams)})
-    else:
-        note(f"application {name!r} is dropped, with its datamarkers; it read {', '.join(streams) or '?'}")
+    done = f"application {name!r} is dropped, with its datamarkers; it read {', '.join(streams) or '?'}"
+    emit({"dropped": name, "streams": list(streams)}, json, lambda: note(done))
 
 
 def _subscribers(cluster: Cluster, application: str) -> list[dict[str, Any]]:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected
-from tidings.cli.output import note, print_json, print_table, warn
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected
+from tidings.cli.output import emit, note, print_table, warn
 
 EXAMPLES = """\b
 Examples:
@@ -28,7 +28,7 @@ def apply_command(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Create the streams of a tidings.yml and define its applications; its pipelines are checked.
@@ -54,13 +54,13 @@ def apply_command(
                 done.append(action)
         finally:
             # What was done before a step failed is done: the reader of the error must know.
-            if json:
-                listed = [{"kind": a.kind, "name": a.name, "action": a.verb, "detail": a.detail} for a in done]
-                print_json(
-                    {"file": str(spec.path), "zookeeper": cluster.address, "dry_run": dry_run, "actions": listed}
-                )
-            else:
-                print_table(["ACTION", "KIND", "NAME", "DETAIL"], [(a.verb, a.kind, a.name, a.detail) for a in done])
+            listed = [{"kind": a.kind, "name": a.name, "action": a.verb, "detail": a.detail} for a in done]
+            rows = [(a.verb, a.kind, a.name, a.detail) for a in done]
+            emit(
+                {"file": str(spec.path), "zookeeper": cluster.address, "dry_run": dry_run, "actions": listed},
+                json,
+                lambda: print_table(["ACTION", "KIND", "NAME", "DETAIL"], rows),
+            )
     if not json:
         changes = sum(action.verb in ("create", "change") for action in actions)
         note(f"{changes} to do; nothing was done (--dry-run)" if dry_run else f"{changes} done")

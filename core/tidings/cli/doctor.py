@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidings.cli.options import Json
-from tidings.cli.output import console, print_json, printable
+from tidings.cli.output import console, emit, printable
+
+if TYPE_CHECKING:
+    from tidings.runtime.doctor import Check
 
 
 def doctor_command(
@@ -26,18 +29,19 @@ def doctor_command(
     from tidings.runtime.doctor import checks
 
     found = checks(zookeeper)
-    if json:
-        print_json([asdict(check) for check in found])
-    else:
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-        for column in ("CHECK", "STATE", "FOUND", "FIX"):
-            table.add_column(column, overflow="fold")
-        for check in found:
-            state = Text("ok", "green") if check.ok else Text("failed", "bold red")
-            table.add_row(check.name, state, printable(check.found), Text(printable(check.fix), "red"))
-        console().print(table)
+    emit([asdict(check) for check in found], json, lambda: _print(found))
     if not all(check.ok for check in found):
         raise typer.Exit(1)
+
+
+def _print(found: list[Check]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for column in ("CHECK", "STATE", "FOUND", "FIX"):
+        table.add_column(column, overflow="fold")
+    for check in found:
+        state = Text("ok", "green") if check.ok else Text("failed", "bold red")
+        table.add_row(check.name, state, printable(check.found), Text(printable(check.fix), "red"))
+    console().print(table)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected, flow
-from tidings.cli.output import note, print_fields, print_json, print_table
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, flow
+from tidings.cli.output import emit, note, print_fields, print_table
 from tidings.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def list_command(
         str | None, typer.Option(metavar="STREAM", help="Only this stream's.", show_default=False)
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """List flows: where each stands, how far it lags, which publisher owns it and which subscriber holds it.
@@ -73,10 +74,7 @@ def list_command(
             cluster.stream(stream)
             _check_reads(cluster.application(application), stream)
         found = status(cluster, application=application, stream=stream)
-    if json:
-        print_json([_json(one) for one in found])
-    else:
-        print_table(COLUMNS, [_row(one) for one in found])
+    emit([_json(one) for one in found], json, lambda: print_table(COLUMNS, [_row(one) for one in found]))
     _tell_problems(found)
 
 
@@ -86,7 +84,7 @@ def describe_command(
         Any, typer.Argument(metavar="APP/STREAM/SHARD", parser=flow, help="The flow.", show_default=False)
     ],
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Show all that is known of one flow."""
@@ -99,10 +97,8 @@ def describe_command(
             raise InvalidOption(f"stream {which.stream!r} has shards 0 to {shards - 1}, not {which.shard}")
         found = status(cluster, application=which.application, stream=which.stream, shard=which.shard)
     for one in found:
-        if json:
-            print_json(_json(one))
-        else:
-            print_fields({**_json(one), "datamarker": _marker(one), "head": _place(one.head)})
+        fields = {**_json(one), "datamarker": _marker(one), "head": _place(one.head)}
+        emit(_json(one), json, functools.partial(print_fields, fields))
     _tell_problems(found)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidings.cli.options import Json
-from tidings.cli.output import console, print_json
+from tidings.cli.output import console, emit
 
 if TYPE_CHECKING:
     from tidings.runtime.jars import Progress
@@ -40,10 +40,8 @@ def jars_command(
 
     with _shown() as progress:
         folder = jars.folder(conf.value, progress)
-    if json:
-        print_json({"conf": conf.value, "folder": str(folder), "jars": list(jars.pins(conf.value))})
-    else:
-        typer.echo(folder)
+    found = {"conf": conf.value, "folder": str(folder), "jars": list(jars.pins(conf.value))}
+    emit(found, json, lambda: typer.echo(folder))
 
 
 @contextmanager

@@ -17,9 +17,9 @@ from tidings.errors import InvalidOption, InvalidUpdate
 MAX_LINE_BYTES = 8 * 2**20  # room for the largest payload, however it is escaped
 READ_BYTES = 2**18
 
-GIVEN = ("object", "version", "kind", "range", "source", "attributes", "payload", "payload_base64", "time")
+GIVEN_KEYS = ("object", "version", "kind", "range", "source", "attributes", "payload", "payload_base64", "time")
 # Not the publisher's to give; they are here when the line was printed by `tail --json` or `subscribe --json`.
-STAMPED = ("stream", "shard", "seq", "index")
+STAMPED_KEYS = ("stream", "shard", "seq", "index")
 
 
 def read_lines(descriptor: int) -> Iterator[bytes | None]:
@@ -64,10 +64,10 @@ def parse_line(line: bytes) -> dict[str, Any]:
         raise InvalidUpdate(f"no JSON that can be read: {error}") from None
     if not isinstance(value, dict):
         raise InvalidUpdate(f"no JSON object: {reprlib.repr(value)}")
-    row = {key: one for key, one in value.items() if one is not None and key not in STAMPED}
-    unknown = [key for key in row if key not in GIVEN]
+    row = {key: one for key, one in value.items() if one is not None and key not in STAMPED_KEYS}
+    unknown = [key for key in row if key not in GIVEN_KEYS]
     if unknown:
-        raise InvalidUpdate(f"an update has no key {unknown[0]!r}; it has {', '.join(GIVEN)}")
+        raise InvalidUpdate(f"an update has no key {unknown[0]!r}; it has {', '.join(GIVEN_KEYS)}")
     if "object" not in row:
         raise InvalidUpdate('the update does not name its "object"')
     if "payload" in row or "payload_base64" in row:

@@ -24,6 +24,10 @@ T = TypeVar("T")
 
 DEFAULT_ADDRESS = "127.0.0.1:2181/tidings"
 
+# How long to wait for ZooKeeper: what a person waits for fails soon; what runs on may be started together with it.
+COMMAND_TIMEOUT_S = 3.0
+SERVICE_TIMEOUT_S = 10.0
+
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The stream's name.", show_default=False)]
 
 ZooKeeper = Annotated[
@@ -40,6 +44,7 @@ Timeout = Annotated[
 ]
 Application = Annotated[str, typer.Argument(metavar="APP", help="The application's name.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", show_default=False)]
+JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.", show_default=False)]
 
 
 @contextlib.contextmanager

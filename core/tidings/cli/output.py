@@ -6,7 +6,7 @@ import contextlib
 import json
 import sys
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,6 +15,20 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 UNKNOWN = "-"
+
+
+def emit(value: Any, json: bool, show: Callable[[], None]) -> None:
+    """A command's result: the value as JSON where --json was given, else what `show` prints for people.
+
+    >>> emit({"stream": "contacts"}, True, lambda: print("stream contacts"))
+    {"stream": "contacts"}
+    >>> emit({"stream": "contacts"}, False, lambda: print("stream contacts"))
+    stream contacts
+    """
+    if json:
+        print_json(value)
+    else:
+        show()
 
 
 def print_json(value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tidings.cli.options import Json
-from tidings.cli.output import print_json, print_table
+from tidings.cli.output import emit, print_table
 
 
 def plugins_command(json: Json = False) -> None:
@@ -11,23 +11,19 @@ def plugins_command(json: Json = False) -> None:
     from tidings.plugins import installed
 
     plugins = installed()
-    if json:
-        print_json(
-            [
-                {
-                    "kind": plugin.kind,
-                    "name": plugin.name,
-                    "package": plugin.distribution,
-                    "target": plugin.target,
-                    "state": "broken" if plugin.problem else "ready",
-                    "problem": plugin.problem,
-                }
-                for plugin in plugins
-            ]
-        )
-        return
+    listed = [
+        {
+            "kind": plugin.kind,
+            "name": plugin.name,
+            "package": plugin.distribution,
+            "target": plugin.target,
+            "state": "broken" if plugin.problem else "ready",
+            "problem": plugin.problem,
+        }
+        for plugin in plugins
+    ]
     rows = [
         (plugin.kind, plugin.name, plugin.distribution, f"broken: {plugin.problem}" if plugin.problem else "ready")
         for plugin in plugins
     ]
-    print_table(["KIND", "NAME", "PACKAGE", "STATE"], rows)
+    emit(listed, json, lambda: print_table(["KIND", "NAME", "PACKAGE", "STATE"], rows))

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tidings.pipelines.progress import Progress
     from tidings.pipelines.query import PipelineRun
 
-REDRAW = 1.0  # seconds, on a terminal
-LINES = 10.0  # seconds between two lines of a pipeline that moves, elsewhere
+REDRAW_INTERVAL_S = 1.0  # on a terminal
+LINE_INTERVAL_S = 10.0  # elsewhere, between two lines of a pipeline that moves
 
 
 @contextlib.contextmanager
@@ -50,12 +50,12 @@ def line(name: str, progress: Progress, now: dt.datetime) -> str:
 
 
 def _print(runs: Mapping[str, PipelineRun], ended: threading.Event) -> None:
-    told: dict[str, int | None] = {}
-    while not ended.wait(LINES):
+    printed: dict[str, int | None] = {}
+    while not ended.wait(LINE_INTERVAL_S):
         for name, run in runs.items():
             progress = run.progress
-            if run.active and progress.batch != told.get(name):
-                told[name] = progress.batch
+            if run.active and progress.batch != printed.get(name):
+                printed[name] = progress.batch
                 note(line(name, progress, dt.datetime.now(dt.UTC)))
 
 
@@ -63,7 +63,7 @@ def _draw(runs: Mapping[str, PipelineRun], ended: threading.Event) -> None:
     from rich.live import Live
 
     with Live(_table(runs), console=console(stderr=True), auto_refresh=False, transient=True) as live:
-        while not ended.wait(REDRAW):
+        while not ended.wait(REDRAW_INTERVAL_S):
             live.update(_table(runs), refresh=True)
 
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.jsonl import parse_line, read_lines
-from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected
-from tidings.cli.output import console, note, print_json
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Name, Timeout, ZooKeeper, connected
+from tidings.cli.output import console, emit, note
 from tidings.errors import InvalidOption, InvalidUpdate, TidingsError
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def publish_command(
         int, typer.Option(metavar="N", min=1, max=50_000, help="Commit so many updates at once, at the most.")
     ] = 20_000,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Publish updates, one JSON object a line, from stdin or a file.
@@ -70,17 +70,15 @@ def publish_command(
             with _progress(descriptor) as advance:
                 publication.run(descriptor, advance)
         except BadLine as error:
-            _report(publication, json)
+            _report(publication, json, lambda: None)
             raise BadLine(f"{_durable(publication)}; {error}") from None
         except BaseException:
             with contextlib.suppress(TidingsError):
                 publication.settle()
-            _report(publication, json)
+            _report(publication, json, lambda: None)
             note(_durable(publication))
             raise
-    _report(publication, json)
-    if not json:
-        note(_durable(publication))
+    _report(publication, json, lambda: note(_durable(publication)))
 
 
 class BadLine(InvalidUpdate):
@@ -152,11 +150,11 @@ def _durable(publication: Publication) -> str:
     return f"{publication.published:,} update{'' if publication.published == 1 else 's'} durable"
 
 
-def _report(publication: Publication, json: bool) -> None:
-    if json:
-        from tidings.positions import Positions
+def _report(publication: Publication, json: bool, show: Callable[[], None]) -> None:
+    from tidings.positions import Positions
 
-        print_json({"published": publication.published, "positions": Positions(publication.positions).to_json()})
+    positions = Positions(publication.positions).to_json()
+    emit({"published": publication.published, "positions": positions}, json, show)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidings.cli.options import Timeout, TokenFile, ZooKeeper, connected, existing_file, security
+from tidings.cli.options import SERVICE_TIMEOUT_S, Timeout, TokenFile, ZooKeeper, connected, existing_file, security
 from tidings.cli.output import note, refuse
 from tidings.runtime.session import session
 
@@ -55,7 +55,7 @@ def publisher_command(
         ),
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = SERVICE_TIMEOUT_S,
 ) -> None:
     """Run a publisher: it takes flows, reads their logs and sends updates to subscribers, until Ctrl-C.
 

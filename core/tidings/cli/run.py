@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected
-from tidings.cli.output import note, print_json, print_table
+from tidings.cli.options import SERVICE_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, listen_address
+from tidings.cli.output import emit, note, print_table
 from tidings.cli.signals import signals
 from tidings.errors import TidingsError
 
@@ -31,17 +31,8 @@ Examples:
   tidings run project/tidings.yml --metrics 9464
 """
 
-LOOK = 0.5  # seconds between two looks at the runs
-HUSHED = ("org.apache.spark.sql.execution.streaming", "org.apache.spark.sql.execution.datasources.v2.python")
-
-
-def _listen(text: str) -> tuple[str, int]:
-    from tidings.metrics import parse_address
-
-    try:
-        return parse_address(text)
-    except TidingsError as error:
-        raise typer.BadParameter(str(error)) from None
+POLL_INTERVAL_S = 0.5  # between two looks at the runs
+QUERY_LOGGERS = ("org.apache.spark.sql.execution.streaming", "org.apache.spark.sql.execution.datasources.v2.python")
 
 
 def run_command(
@@ -63,7 +54,7 @@ def run_command(
         Any,
         typer.Option(
             metavar="[HOST:]PORT",
-            parser=_listen,
+            parser=listen_address,
             help="Serve /metrics, /health/live and /health/ready there; the host is 127.0.0.1 unless it is named.",
             show_default=False,
         ),
@@ -76,7 +67,7 @@ def run_command(
     ] = 10.0,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell of failures only.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = SERVICE_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Run the pipelines of a tidings.yml, all in one Spark session, until Ctrl-C.
@@ -113,12 +104,13 @@ def _print_plan(spec: Spec, pipelines: Sequence[Pipeline], json: bool) -> None:
         }
         for one in pipelines
     ]
-    if json:
-        print_json({"file": str(spec.path), "pipelines": rows})
-        return
-    cells = [[", ".join(cell) if isinstance(cell, list) else cell for cell in row.values()] for row in rows]
-    print_table(["PIPELINE", "INPUT", "STAGE", "OUTPUT", "FOLDER"], cells)
-    note(f"{len(rows)} ready to run; nothing was started (--dry-run)")
+
+    def show() -> None:
+        cells = [[", ".join(cell) if isinstance(cell, list) else cell for cell in row.values()] for row in rows]
+        print_table(["PIPELINE", "INPUT", "STAGE", "OUTPUT", "FOLDER"], cells)
+        note(f"{len(rows)} ready to run; nothing was started (--dry-run)")
+
+    emit({"file": str(spec.path), "pipelines": rows}, json, show)
 
 
 def _run(pipelines: Sequence[Pipeline], *, once: bool, metrics: tuple[str, int] | None, quiet: bool, json: bool) -> int:
@@ -149,7 +141,7 @@ def _run(pipelines: Sequence[Pipeline], *, once: bool, metrics: tuple[str, int] 
                 note(f"{', '.join(runs)}: running; Ctrl-C stops")
             with showing(runs, quiet=quiet):
                 while any(run.active for run in runs.values()) and not ending.signal:
-                    ending.wait(LOOK)
+                    ending.wait(POLL_INTERVAL_S)
                     _tell_failures(runs, failures)
             if ending.signal:
                 break
@@ -193,12 +185,13 @@ def _report(runs: dict[str, PipelineRun], failures: dict[str, str], *, quiet: bo
         }
         for name in {**runs, **failures}
     ]
-    if json:
-        print_json(rows)
-    elif not quiet:
+
+    def show() -> None:
         for row in rows:
-            if row["error"] is None:
+            if row["error"] is None and not quiet:
                 note(f"{row['pipeline']}: {row['updates_in']:,} updates in, {row['updates_out']:,} out")
+
+    emit(rows, json, show)
 
 
 @contextlib.contextmanager
@@ -229,5 +222,5 @@ def _hush(spark: SparkSession) -> None:
     jvm: Any = spark.sparkContext._jvm
     configurator = jvm.org.apache.logging.log4j.core.config.Configurator
     off = jvm.org.apache.logging.log4j.Level.OFF
-    for name in HUSHED:
+    for name in QUERY_LOGGERS:
         configurator.setLevel(name, off)

@@ -8,8 +8,19 @@ from typing import Annotated
 
 import typer
 
-from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, key_values, size
-from tidings.cli.output import note, print_fields, print_json, print_table, refuse
+from tidings.cli.options import (
+    COMMAND_TIMEOUT_S,
+    Json,
+    Name,
+    Timeout,
+    ZooKeeper,
+    connected,
+    duration,
+    key_texts,
+    key_values,
+    size,
+)
+from tidings.cli.output import emit, note, print_fields, print_table, refuse
 from tidings.cli.publish import EXAMPLES as PUBLISH_EXAMPLES
 from tidings.cli.publish import publish_command
 from tidings.cli.shard_bounds import Held, held, total
@@ -25,15 +36,13 @@ streams = typer.Typer(
 
 
 @streams.command("list")
-def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False) -> None:
     """List the streams of the cluster."""
     with connected(zookeeper, timeout) as cluster:
         definitions = [stream.definition for stream in cluster.streams()]
-    if json:
-        print_json([definition.to_json() for definition in definitions])
-        return
+    columns = ["STREAM", "SHARDS", "LOG", "SECONDS KEPT", "BYTES KEPT"]
     rows = [(one.name, one.shards, one.log, one.retention_seconds, one.retention_bytes) for one in definitions]
-    print_table(["STREAM", "SHARDS", "LOG", "SECONDS KEPT", "BYTES KEPT"], rows)
+    emit([one.to_json() for one in definitions], json, lambda: print_table(columns, rows))
 
 
 @streams.command(
@@ -77,7 +86,7 @@ def create_command(
         typer.Option(metavar="SIZE", parser=size, help="Keep this much, as in 10GiB or 500MB.", show_default=False),
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Make a stream. One that is there with this very definition is left as it is."""
@@ -92,16 +101,15 @@ def create_command(
             retention_seconds=retention_age,
             retention_bytes=retention_size,
             options=key_values(option),
-            replicas={key: resolve_log(str(where), Path.cwd()) for key, where in key_values(replica).items()},
+            replicas={key: resolve_log(where, Path.cwd()) for key, where in key_texts(replica).items()},
         )
-    if json:
-        print_json(stream.definition.to_json())
-    else:
-        note(f"stream {name!r} has {shards} shards in {place}")
+    emit(stream.definition.to_json(), json, lambda: note(f"stream {name!r} has {shards} shards in {place}"))
 
 
 @streams.command("describe", short_help="Show a stream, and what its log holds of each shard.")
-def describe_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+def describe_command(
+    name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
+) -> None:
     """Show a stream's definition, and what its log holds of each shard.
 
     FLOOR is the first update that is held, HEAD the newest; `-` stands where there is none, or it is not known.
@@ -116,12 +124,13 @@ def describe_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout =
         problem = error
         shards = [{"shard": shard, "floor": None, "head": None, "updates": None} for shard in range(stream.shards)]
     definition = stream.definition.to_json()
-    if json:
-        print_json({**definition, "held": shards})
-    else:
+
+    def show() -> None:
         print_fields({**definition, "updates_held": total(shards)})
         typer.echo()
         print_table(["SHARD", "FLOOR", "HEAD", "UPDATES"], [list(shard.values()) for shard in shards])
+
+    emit({**definition, "held": shards}, json, show)
     if problem:
         raise problem
 
@@ -132,7 +141,7 @@ def drop_command(
     purge: Annotated[bool, typer.Option("--purge", help="Delete its updates too; otherwise its log stays.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Drop a stream from the cluster. Asks first; where nobody can answer, --yes must be given.
@@ -149,10 +158,8 @@ def drop_command(
             note("nothing was dropped")
             raise typer.Exit(1)
         cluster.drop_stream(name, purge=purge)
-    if json:
-        print_json({"dropped": name, "log": log, "purged": purge})
-    else:
-        note(f"stream {name!r} is dropped{f', with all updates in {log}' if purge else f'; what is in {log} stays'}")
+    rest = f", with all updates in {log}" if purge else f"; what is in {log} stays"
+    emit({"dropped": name, "log": log, "purged": purge}, json, lambda: note(f"stream {name!r} is dropped{rest}"))
 
 
 streams.command("publish", epilog=PUBLISH_EXAMPLES)(publish_command)

@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Application, Timeout, TokenFile, ZooKeeper, connected, existing_file, security
+from tidings.cli.options import (
+    SERVICE_TIMEOUT_S,
+    Application,
+    JsonLines,
+    Timeout,
+    TokenFile,
+    ZooKeeper,
+    connected,
+    existing_file,
+    security,
+)
 from tidings.cli.output import note, refuse
 from tidings.cli.tail import check_reader, json_line, text_line
 from tidings.errors import InvalidOption, TidingsError
@@ -35,13 +45,13 @@ Examples:
   tidings subscribe cache --address 10.0.0.7:9090 --id east-1 --token-file token
 """
 
-LAST_TOKEN = 15.0  # seconds to wait, after the last update, for the token that acknowledges it
-GRACE = 5.0  # seconds for a command to end when it is asked to
+LAST_TOKEN_TIMEOUT_S = 15.0  # after the last update, for the token that acknowledges it
+TERMINATION_GRACE_S = 5.0  # for a command to end when it is asked to
 
 
 def subscribe_command(
     application: Application,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.", show_default=False)] = False,
+    json: JsonLines = False,
     id: Annotated[
         str | None, typer.Option(help="Names this subscriber; no two may have one id.", show_default="made up")
     ] = None,
@@ -80,7 +90,7 @@ def subscribe_command(
         Any, typer.Option(metavar="FILE", parser=existing_file, help="The certificate's key.", show_default=False)
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = SERVICE_TIMEOUT_S,
 ) -> None:
     """Subscribe as one instance of an application, and print its updates as they come. Ctrl-C ends it.
 
@@ -101,14 +111,14 @@ def subscribe_command(
     _check_free(address)
     options = {"address": address, "id": id, "capacity": capacity, "security": known}
     line = json_line if json or command is not None else text_line
-    handler = _Handler(application, line, command, limit)
+    handler = _BatchSink(application, line, command, limit)
     with connected(zookeeper, timeout) as cluster, cluster.subscribe(application, handler, **options) as subscriber:
         note(f"subscriber {subscriber.id} of {application!r} listens on {subscriber.address}; Ctrl-C ends it")
         try:
             while not handler.ended.wait(1.0):
                 if command is None:
                     check_reader()
-            handler.acknowledged.wait(LAST_TOKEN)
+            handler.acknowledged.wait(LAST_TOKEN_TIMEOUT_S)
         finally:
             handler.stop()
     if handler.error is not None:
@@ -123,7 +133,7 @@ class _Ended(BaseException):
     """Nothing more is wanted. It is no Exception, so that it is no failure to be tried again and then parked."""
 
 
-class _Handler:
+class _BatchSink:
     """Prints each batch, or gives it to a command. Callbacks come one at a time, from the subscriber's thread."""
 
     def __init__(
@@ -189,7 +199,7 @@ class _Handler:
             return
         self._signal(process, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
+            process.wait(TERMINATION_GRACE_S)
         self._signal(process, signal.SIGKILL)
 
     def _settle(self, flow: tuple[str, int]) -> None:

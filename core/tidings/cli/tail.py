@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Name, Timeout, ZooKeeper, connected, positions, shard_set
+from tidings.cli.options import COMMAND_TIMEOUT_S, JsonLines, Name, Timeout, ZooKeeper, connected, positions, shard_set
 from tidings.cli.output import UNKNOWN, note, printable, speaks_utf8
 from tidings.errors import InvalidOption, PositionsLost
 
@@ -31,8 +31,8 @@ Examples:
   tidings streams tail contacts --from earliest --no-follow --json | tidings streams publish copy
 """
 
-BATCH = 10_000
-IDLE_FIRST, IDLE_MOST = 0.005, 0.1  # seconds between two looks at a log that has nothing new
+BATCH_UPDATES = 10_000
+FIRST_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 0.005, 0.1  # between two looks at a log that has nothing new
 
 
 def starting(text: str) -> str | Positions:
@@ -65,8 +65,8 @@ def tail_command(
         bool, typer.Option("--follow/--no-follow", help="Wait for more, or end at what is there now.")
     ] = True,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
-    json: Annotated[bool, typer.Option("--json", help="Print a JSON object a line.", show_default=False)] = False,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
+    json: JsonLines = False,
 ) -> None:
     """Print updates as they come, in order within each shard. Ctrl-C ends it.
 
@@ -105,9 +105,9 @@ def _batches(
             raise InvalidOption(f"--from names shard {unknown[0]}, which the stream does not have")
         at |= {shard: _before(named[shard], log) if shard in named else bounds[shard].floor for shard in wanted}
     left = limit
-    idle = IDLE_FIRST
+    interval = FIRST_POLL_INTERVAL_S
     while (left is None or left > 0) and (follow or any(at[shard] < end[shard] for shard in wanted)):
-        found = to_updates(log.tail(Positions(at), BATCH if left is None else min(BATCH, left)))
+        found = to_updates(log.tail(Positions(at), BATCH_UPDATES if left is None else min(BATCH_UPDATES, left)))
         at |= {update.shard: update.position for update in found}
         updates = [
             update for update in found if update.shard in wanted and (follow or update.position <= end[update.shard])
@@ -115,11 +115,11 @@ def _batches(
         if updates:
             yield updates
             left = None if left is None else left - len(updates)
-            idle = IDLE_FIRST
+            interval = FIRST_POLL_INTERVAL_S
         elif not found:
             check_reader()
-            time.sleep(idle)
-            idle = min(2 * idle, IDLE_MOST)
+            time.sleep(interval)
+            interval = min(2 * interval, MAX_POLL_INTERVAL_S)
 
 
 def _before(position: Position, log: Log) -> Position:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Json, Name, Timeout, ZooKeeper, connected, duration, positions, size
-from tidings.cli.output import cell, note, print_json, print_table, refuse
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Name, Timeout, ZooKeeper, connected, duration, positions, size
+from tidings.cli.output import cell, emit, note, print_table, refuse
 from tidings.cli.shard_bounds import Held, held, held_in, total
 from tidings.errors import InvalidPosition
 
@@ -55,7 +55,7 @@ def truncate_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be held, and let go of nothing.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Let go of old updates. Takes one of --before, --older-than, --larger-than, and --dry-run or --execute.
@@ -77,7 +77,9 @@ def truncate_command(
         now = log.truncate(before, dry_run=dry_run)
     else:
         now = log.retain(max_age=older_than, max_bytes=larger_than, dry_run=dry_run)
-    _show(name, was, held(log) if execute else held_in(now, dense=True), execute, json)
+    then = held(log) if execute else held_in(now, dense=True)
+    value = {"stream": name, "executed": execute, "before": was, "after": then}
+    emit(value, json, lambda: _print(was, then, execute))
 
 
 def _check_before(before: Positions, shards: list[Held]) -> None:
@@ -92,10 +94,7 @@ def _check_before(before: Positions, shards: list[Held]) -> None:
             raise InvalidPosition(f"shard {shard} ends at {heads[shard]:,}: there is no update {position.seq:,} yet")
 
 
-def _show(name: str, was: list[Held], now: list[Held], executed: bool, json: bool) -> None:
-    if json:
-        print_json({"stream": name, "executed": executed, "before": was, "after": now})
-        return
+def _print(was: list[Held], now: list[Held], executed: bool) -> None:
     rows = [
         (old["shard"], old["floor"], new["floor"], new["head"], old["updates"], new["updates"])
         for old, new in zip(was, now, strict=True)

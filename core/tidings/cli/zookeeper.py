@@ -11,7 +11,7 @@ import typer
 
 from tidings.runtime.zookeeper_server import EmbeddedZooKeeper
 
-FOLDER = Path(".tidings", "zookeeper")
+DEFAULT_FOLDER = Path(".tidings", "zookeeper")
 
 
 class _Signalled(BaseException):
@@ -23,7 +23,7 @@ class _Signalled(BaseException):
 
 
 def zookeeper_command(
-    folder: Annotated[Path, typer.Option(help="Where its data is kept, from one run to the next.")] = FOLDER,
+    folder: Annotated[Path, typer.Option(help="Where its data is kept, from one run to the next.")] = DEFAULT_FOLDER,
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port to listen on; 0 takes a free one.")] = 2181,
     host: Annotated[str, typer.Option(help="The address to listen on; only this machine can reach 127.0.0.1.")] = (
         "127.0.0.1"

@@ -6,9 +6,7 @@ mistakes are told at once.
 
 from __future__ import annotations
 
-import difflib
 import os
-import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -17,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from tidings.applications import Application, check_start, start_problems
 from tidings.config.units import parse_duration, parse_size
+from tidings.config.validation import explain
 from tidings.config.yaml_lines import Key, Mistakes, read
 from tidings.coordination.zookeeper import split_address
 from tidings.errors import InvalidConfig, InvalidOption, TidingsError
@@ -220,56 +219,13 @@ def load(path: Path) -> Spec:
         spec = Spec.model_validate(value)
     except ValidationError as error:
         for one in error.errors():
-            mistakes.blame(one["loc"], explain(dict(one), _model_at(one["loc"])))
+            mistakes.blame(one["loc"], explain(dict(one), Spec))
         mistakes.check()
         raise
     spec._path, spec._lines = path, mistakes.lines
     _check_spec(spec, mistakes)
     mistakes.check()
     return spec
-
-
-def explain(error: dict[str, Any], model: type[BaseModel]) -> str:
-    """What pydantic found, in our words; `model` is the one that the key belongs to."""
-    value, context = reprlib.repr(error["input"]), error.get("ctx", {})
-    match error["type"]:
-        case "value_error":
-            return str(context["error"])
-        case "missing":
-            return "is missing"
-        case "extra_forbidden":
-            keys = list(model.model_fields)
-            meant = difflib.get_close_matches(str(error["loc"][-1]), keys, 1)
-            return (
-                f"is no key here; did you mean {meant[0]}?" if meant else f"is no key; the keys are {', '.join(keys)}"
-            )
-        case "greater_than_equal":
-            return f"must be at least {context['ge']:,}, not {value}"
-        case "less_than_equal":
-            return f"must be at most {context['le']:,}, not {value}"
-        case "too_short":
-            return "must name one at least"
-        case "literal_error":
-            return f"must be {context['expected']}, not {value}"
-        case "int_type":
-            return f"must be a whole number, not {value}"
-        case "string_type":
-            return f"must be text, not {value}"
-        case "list_type":
-            return f"must be a list, not {value}"
-        case "dict_type" | "model_type":
-            return f"must be a mapping of keys, not {value}"
-    return f"{error['msg']}, not {value}"
-
-
-def _model_at(key: Key) -> type[BaseModel]:
-    """The model that the last part of this key belongs to."""
-    sections: dict[Any, type[BaseModel]] = {
-        "streams": StreamSpec,
-        "applications": ApplicationSpec,
-        "pipelines": PipelineSpec,
-    }
-    return Spec if len(key) < 2 else Retention if len(key) == 4 else sections[key[0]]
 
 
 def _check_spec(spec: Spec, mistakes: Mistakes) -> None:

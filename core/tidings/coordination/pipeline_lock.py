@@ -1,4 +1,4 @@
-"""A claim: only one process at a time runs a pipeline, the one that holds `/pipelines/<name>` in ZooKeeper."""
+"""The lock of a pipeline: one process at a time runs it, the one that holds `/pipelines/<name>` in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tidings.errors import PipelineHeld, TidingsError
 class PipelineLock:
     """The right to run a pipeline, for as long as this session lives. Taken when made, or `PipelineHeld`.
 
-    Once the session is lost the claim is, for good: another process may have it by then.
+    Once the session is lost the lock is, for good: another process may have it by then.
     """
 
     def __init__(self, coordination: Coordination, pipeline: str) -> None:
@@ -34,7 +34,7 @@ class PipelineLock:
             raise
 
     def valid(self) -> bool:
-        """Whether no other process can have the claim yet."""
+        """Whether no other process can have the lock yet."""
         return not self._lost and self._lease.valid()
 
     def release(self) -> None:

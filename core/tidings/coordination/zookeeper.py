@@ -34,6 +34,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.serialization import Connect
 from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
 from tidings.errors import CoordinationDenied, CoordinationUnavailable, ForeignValue, InvalidOption
@@ -83,17 +84,16 @@ class Coordination:
             default_acl=[*CREATOR_ALL_ACL, *READ_ACL_UNSAFE] if credentials else None,
         )
         self._note_granted_timeout()
-        try:
-            self._client.start(timeout)
-        except KazooTimeoutError:
-            self.close()
+        self._client.start_async().wait(timeout)
+        if not self._client.connected:
+            # A server that takes the connection and says nothing keeps kazoo for a session's time-out, but not us.
+            closing = threading.Thread(target=self._give_up, name="tidings-give-up", daemon=True)
+            closing.start()
+            closing.join(1.0)
             raise CoordinationUnavailable(
                 f"no ZooKeeper answers at {self.hosts} within {timeout:g} s; "
                 "check the address, or start one with `tidings zookeeper`"
-            ) from None
-        except KazooException as error:
-            self.close()
-            raise CoordinationDenied(f"ZooKeeper at {self.hosts} refuses the session: {error!r}") from None
+            )
 
     @property
     def client(self) -> KazooClient:
@@ -232,17 +232,26 @@ class Coordination:
         self._client.stop()
         self._client.close()
 
+    def _give_up(self) -> None:
+        with contextlib.suppress(KazooException):
+            self.close()
+
     def _note_granted_timeout(self) -> None:
-        """Learn what ZooKeeper grants; kazoo hears it at each connection, and keeps two thirds of it to itself."""
+        """Note the session's time-out as ZooKeeper grants it, each time, before anyone hears of the connection.
+
+        A lease counts on it: with the longer one that was asked for, a process would believe in a session that is over.
+        kazoo 2.11 has no listener and no attribute that tells it, only what is read here, where it asks for a session.
+        """
         connection = self._client._connection
-        connect = connection._connect
+        invoke = connection._invoke
 
-        def noting(*arguments: Any) -> tuple[float, float]:
-            read_timeout, connect_timeout = connect(*arguments)
-            self.session_timeout = read_timeout * 1.5 / 1000
-            return read_timeout, connect_timeout
+        def noting(timeout: float, request: Any, xid: int | None = None) -> Any:
+            answer = invoke(timeout, request, xid)
+            if isinstance(request, Connect) and answer[0].time_out > 0:  # else the session has expired
+                self.session_timeout = answer[0].time_out / 1000
+            return answer
 
-        connection._connect = noting
+        connection._invoke = noting
 
     def _read(self, *parts: str) -> tuple[dict[str, Any] | None, int]:
         with self.translating_errors():

@@ -20,7 +20,7 @@ from tidings.errors import TidingsError
 from tidings.runtime import jars, java
 
 ZOOKEEPER_PORT = 2181
-MEMORY_FLOOR = 2 * 1024**3
+MIN_MEMORY_BYTES = 2 * 1024**3
 
 
 @dataclass(frozen=True)
@@ -106,9 +106,9 @@ def check_memory() -> Check:
     """There is memory for Spark's driver and a few Python workers."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = f"{total / 1024**3:.1f} GiB"
-    if total >= MEMORY_FLOOR:
+    if total >= MIN_MEMORY_BYTES:
         return Check("memory", True, found)
-    return Check("memory", False, found, f"Use a machine with at least {MEMORY_FLOOR // 1024**3} GiB.")
+    return Check("memory", False, found, f"Use a machine with at least {MIN_MEMORY_BYTES // 1024**3} GiB.")
 
 
 def check_ports(port: int = ZOOKEEPER_PORT) -> Check:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tidings.errors import JavaMissing
 
-OLDEST = 17
+MIN_JAVA = 17
 """The oldest Java that Spark 4 runs on."""
 
 
@@ -44,23 +44,23 @@ def find() -> Java:
     if home:
         launcher = Path(home, "bin", "java")
         if not os.access(launcher, os.X_OK):
-            raise JavaMissing(f"JAVA_HOME is '{home}', which holds no Java: point it to Java {OLDEST} or later")
+            raise JavaMissing(f"JAVA_HOME is '{home}', which holds no Java: point it to Java {MIN_JAVA} or later")
         origin = "JAVA_HOME"
     else:
         found = shutil.which("java")
         if found is None:
             raise JavaMissing(
-                f"there is no Java: install Java {OLDEST} or later and put it on PATH, or set JAVA_HOME to its folder"
+                f"there is no Java: install Java {MIN_JAVA} or later and put it on PATH, or set JAVA_HOME to its folder"
             )
         launcher, origin = Path(found), "PATH"
     java = _run(launcher)
     if java is None:
         raise JavaMissing(
-            f"'{launcher}' (from {origin}) does not run: install Java {OLDEST} or later, or set JAVA_HOME to it"
+            f"'{launcher}' (from {origin}) does not run: install Java {MIN_JAVA} or later, or set JAVA_HOME to it"
         )
-    if java.feature < OLDEST:
+    if java.feature < MIN_JAVA:
         raise JavaMissing(
-            f"Java {java.version} at '{launcher}' (from {origin}) is too old: install Java {OLDEST} or later, or set "
+            f"Java {java.version} at '{launcher}' (from {origin}) is too old: install Java {MIN_JAVA} or later, or set "
             "JAVA_HOME to it"
         )
     return java

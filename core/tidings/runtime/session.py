@@ -183,23 +183,26 @@ def _has_delta() -> bool:
 
 
 def _launch(builder: SparkSession.Builder) -> None:
-    """Start Spark's Java, as PySpark would, but without the one line on stderr that no setting turns off."""
+    """Start Spark, with what its Java says on stderr passed on, but for one line.
+
+    Spark's launcher always adds an incubator module, of which Java itself warns, and not a logger: no option turns that
+    off, and every program and command of ours would begin with it. The rest is kept: there Java tells why it does not
+    start, and there Spark logs.
+    """
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
-    conf = SparkConf()
-    for key, value in builder._options.items():
-        conf.set(key, _text(value))
+    conf = SparkConf().setAll([(key, _text(value)) for key, value in builder._options.items()])
     reading, writing = os.pipe()
-    threading.Thread(target=_forward, args=(reading,), name="spark-stderr", daemon=True).start()
+    threading.Thread(target=_pass_on, args=(reading,), name="spark-stderr", daemon=True).start()
     try:
         gateway = launch_gateway(conf, {"stderr": writing})  # type: ignore[no-untyped-call]  # PySpark has no hints here
     finally:
         os.close(writing)
-    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+    SparkContext(conf=conf, gateway=gateway)
 
 
-def _forward(reading: int) -> None:
+def _pass_on(reading: int) -> None:
     with open(reading, "rb") as lines:
         for line in lines:
             if not line.startswith(b"WARNING: Using incubator modules"):

@@ -14,7 +14,7 @@ from typing import Any
 from tidings.runtime import supervisor_main
 
 # These are meant for the JVMs of Spark: a debugger's port or a large heap has no place here.
-_NOT_FOR_US = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
+_SPARK_JVM_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
 
 
 class Supervisor:
@@ -31,7 +31,7 @@ class Supervisor:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             # The locale decides which file names Java can open.
-            env={k: v for k, v in os.environ.items() if k not in _NOT_FOR_US} | {"LC_ALL": "C.UTF-8"},
+            env={k: v for k, v in os.environ.items() if k not in _SPARK_JVM_VARIABLES} | {"LC_ALL": "C.UTF-8"},
             # A Ctrl-C in the terminal is for this program, which may still need the server.
             start_new_session=True,
         )

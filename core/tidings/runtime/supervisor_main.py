@@ -1,10 +1,10 @@
 """Run one server process that outlives neither the program that wanted it nor this process.
 
-This file is run as a script, by `tidings.embedded`, and imports nothing but the standard library. It exists because
-none of the simpler ways ends a server for certain. A kill -9 leaves the program no time to do it. PR_SET_PDEATHSIG
-fires when the thread that forked ends, which in a user's program may be any short-lived one. A pipe from the program
-tells nothing as long as some child forked from it holds a copy. So this process, which has one thread and never forks
-anything else, watches the program and owns the server.
+This file is run as a script, by `tidings.runtime.supervisor`, and imports nothing but the standard library. It exists
+because none of the simpler ways ends a server for certain. A kill -9 leaves the program no time to do it.
+PR_SET_PDEATHSIG fires when the thread that forked ends, which in a user's program may be any short-lived one. A pipe
+from the program tells nothing as long as some child forked from it holds a copy. So this process, which has one thread
+and never forks anything else, watches the program and owns the server.
 
 The lock on the folder is opened here and inherited by the server: the kernel frees it when both are gone.
 """
@@ -22,14 +22,14 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-LOCK = "lock"
-OUTPUT = "zookeeper.out"
-GRACE = 5.0  # seconds between asking the server to end and killing it
-STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+LOCK_FILE = "lock"
+OUTPUT_FILE = "zookeeper.out"
+TERMINATION_GRACE_S = 5.0  # between asking the server to end and killing it
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1
 
 
-class _Life:
+class _LifetimeWatch:
     """What ends the wait: a signal, the server's end or the parent's."""
 
     def __init__(self, parent: int) -> None:
@@ -39,7 +39,7 @@ class _Life:
         os.set_blocking(reader, False)
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-        for stop in STOPS:
+        for stop in STOP_SIGNALS:
             signal.signal(stop, self._stop)
         signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler it would not wake the wait
         self._reader = reader
@@ -67,15 +67,15 @@ class _Life:
 
 
 def main(spec: dict[str, Any]) -> int:
-    """Lock the folder, write its files, run the command in it and wait; `spec` comes from `tidings.embedded`."""
+    """Lock the folder, write its files, run the command in it and wait; `spec` comes from `zookeeper_server`."""
     # A mask is inherited: a program that takes SIGTERM with sigwait would otherwise make us deaf to it. Until the
     # server runs and its pid is known, a request to stop has to wait.
-    signal.pthread_sigmask(signal.SIG_SETMASK, STOPS)
-    life = _Life(spec["parent"])
+    signal.pthread_sigmask(signal.SIG_SETMASK, STOP_SIGNALS)
+    life = _LifetimeWatch(spec["parent"])
     try:
         os.makedirs(spec["folder"], mode=0o700, exist_ok=True)
         os.chdir(spec["folder"])
-        lock = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        lock = os.open(LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o600)
         while not locked(lock):
             other = holder(lock)
             if life.over() or not _is_ending(other):
@@ -86,7 +86,7 @@ def main(spec: dict[str, Any]) -> int:
         for name, text in spec["files"].items():
             with open(name, "w", encoding="ascii") as file:
                 file.write(text)
-        output = os.open(OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        output = os.open(OUTPUT_FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     except OSError as error:
         return _report(folder=error.strerror or str(error))
     if life.over():
@@ -127,7 +127,7 @@ def holder(lock: int) -> dict[str, Any]:
 
 
 def _is_ending(other: dict[str, Any]) -> bool:
-    """Was the program that ran the other server killed? Then the server goes within `GRACE`, and a restart can wait."""
+    """Was the program that ran the other server killed? Then the server goes soon, and a restart can wait for it."""
     try:
         os.kill(other["parent"], 0)
     except ProcessLookupError:
@@ -157,7 +157,7 @@ def _launch(command: list[str], lock: int, output: int) -> int:
 def _become(command: list[str], output: int, supervisor: int, die_with_us: Callable[[], object]) -> NoReturn:
     try:
         os.setpgid(0, 0)  # so that a `java` which is a wrapper script is ended together with what it runs
-        for number in (*STOPS, signal.SIGCHLD):
+        for number in (*STOP_SIGNALS, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         die_with_us()
@@ -189,9 +189,9 @@ def _exit_code(server: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if pid else None
 
 
-def _end(server: int, life: _Life) -> None:
+def _end(server: int, life: _LifetimeWatch) -> None:
     _signal(server, signal.SIGTERM)
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + TERMINATION_GRACE_S
     while _exit_code(server) is None:
         left = deadline - time.monotonic()
         if left <= 0:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tidings.errors import EmbeddedFailed
 
-LOG = "zookeeper.log"
+LOG_FILE = "zookeeper.log"
 """The server's log, in its folder."""
 
 # Only what the server loads: with all of PySpark's jars on the class path it starts in twice the time. Netty, Snappy
@@ -19,7 +19,7 @@ _JARS = (
     *("snappy-java", "commons-io", "netty-buffer", "netty-common", "netty-handler", "netty-transport"),
 )
 
-JVM = (
+JVM_OPTIONS = (
     *("-Xms16m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"),
     *("-XX:+ExitOnOutOfMemoryError", "-XX:ErrorFile=./jvm-crash.log", "-Dfile.encoding=UTF-8"),
     "-Dlog4j2.configurationFile=./log4j2.properties",
@@ -49,8 +49,8 @@ LOG4J = f"""\
 status=error
 appender.file.type=RollingFile
 appender.file.name=file
-appender.file.fileName={LOG}
-appender.file.filePattern={LOG}.%i
+appender.file.fileName={LOG_FILE}
+appender.file.filePattern={LOG_FILE}.%i
 appender.file.layout.type=PatternLayout
 appender.file.layout.pattern=%d{{yyyy-MM-dd'T'HH:mm:ss.SSS'Z'}}{{UTC}} %p %c{{1}}: %m%n%ex
 appender.file.policies.type=Policies

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from tidings.errors import EmbeddedFailed, InvalidOption
 from tidings.runtime import java, supervisor_main
 from tidings.runtime.supervisor import Supervisor
-from tidings.runtime.zookeeper_files import JVM, LOG, LOG4J, ZOO_CFG, class_path
+from tidings.runtime.zookeeper_files import JVM_OPTIONS, LOG4J, LOG_FILE, ZOO_CFG, class_path
 from tidings.runtime.zookeeper_probes import PortTaken, data_folder, plain, usable_port
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class EmbeddedZooKeeper:
                 return
             self.stop()  # what is left of one that ended by a fault
             self._process = None
-            command = [str(java.find().path), "-cp", class_path(), *JVM]
+            command = [str(java.find().path), "-cp", class_path(), *JVM_OPTIONS]
             command += ["org.apache.zookeeper.server.ZooKeeperServerMain", "./zoo.cfg"]
             deadline = time.monotonic() + timeout
             for attempts_left in (2, 1, 0):
@@ -136,7 +136,7 @@ class EmbeddedZooKeeper:
             if process is None:
                 return
             process.signal(signal.SIGTERM)
-            if process.wait(supervisor_main.GRACE + 5) is None:
+            if process.wait(supervisor_main.TERMINATION_GRACE_S + 5) is None:
                 process.signal(signal.SIGKILL)
                 process.wait()
             if process.code() != 0:
@@ -183,7 +183,7 @@ class EmbeddedZooKeeper:
             raise EmbeddedFailed(f"the embedded ZooKeeper in {self._folder} does not run: start it first")
 
     def _start(self, command: list[str], deadline: float) -> None:
-        log_before = _size(self._folder / LOG)
+        log_before = _size(self._folder / LOG_FILE)
         spec = {
             "parent": os.getpid(),
             "folder": str(self._folder),
@@ -268,7 +268,7 @@ class EmbeddedZooKeeper:
 
     def _last_words(self, log_before: int) -> str:
         lines = []
-        for name, start in ((supervisor_main.OUTPUT, 0), (LOG, log_before)):
+        for name, start in ((supervisor_main.OUTPUT_FILE, 0), (LOG_FILE, log_before)):
             path = self._folder / name
             try:
                 with path.open("rb") as file:
@@ -283,14 +283,14 @@ class EmbeddedZooKeeper:
     def _holder(self) -> dict[str, Any] | None:
         """Who has the lock on the folder, if anyone."""
         try:
-            with (self._folder / supervisor_main.LOCK).open("r+b") as file:
+            with (self._folder / supervisor_main.LOCK_FILE).open("r+b") as file:
                 return None if supervisor_main.locked(file.fileno()) else supervisor_main.holder(file.fileno())
         except OSError:
             return None
 
     def _end_orphan(self) -> None:
         """End a server whose supervisor was killed. Linux does so by itself, and here we wait for it."""
-        deadline = time.monotonic() + supervisor_main.GRACE
+        deadline = time.monotonic() + supervisor_main.TERMINATION_GRACE_S
         # That a server with our pid holds the lock shows that the pid is not some other process's by now.
         while self._pid and (self._holder() or {}).get("pid") == self._pid and time.monotonic() < deadline:
             with contextlib.suppress(OSError):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from tidings.config.spec import explain
+from tidings.config.validation import explain
 from tidings.errors import InvalidOption, PluginBroken
 from tidings.plugins import load
 

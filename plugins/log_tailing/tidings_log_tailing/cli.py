@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected
-from tidings.cli.output import cell, note, print_json, print_table
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected
+from tidings.cli.output import cell, emit, note, print_table
 
 COLUMNS = ("STREAM", "PUBLISHER", "CARAVAN", "BEHIND", "FLOWS", "RATE", "READ", "READ/SENT")
 EXAMPLES = """\b
@@ -37,10 +37,10 @@ def list_command(
         str | None, typer.Option(metavar="STREAM", help="Only those of this stream.", show_default=False)
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Show the caravans of each publisher, the lead first, as they were told a few seconds ago.
+    """Show the caravans of each publisher, the lead first, as it reported them a few seconds ago.
 
     BEHIND is about how many updates lie between the last of its flows and the head of the log. RATE is in updates a
     second, READ in bytes. READ/SENT is the publisher's: below 1, what was read served several applications.
@@ -49,22 +49,17 @@ def list_command(
 
     with connected(zookeeper, timeout) as cluster:
         found = reports(cluster, stream)
-    if json:
-        print_json(found)
-        return
-    print_table(
-        COLUMNS,
+    rows = [
         [
-            [
-                report["stream"],
-                report["publisher"],
-                *(one[key] for key in ("number", "behind", "flows", "rate", "bytes_read")),
-                None if report["read_per_sent"] is None else f"{report['read_per_sent']:.2f}",
-            ]
-            for report in found
-            for one in report["caravans"]
-        ],
-    )
+            report["stream"],
+            report["publisher"],
+            *(one[key] for key in ("number", "behind", "flows", "rate", "bytes_read")),
+            None if report["read_per_sent"] is None else f"{report['read_per_sent']:.2f}",
+        ]
+        for report in found
+        for one in report["caravans"]
+    ]
+    emit(found, json, lambda: print_table(COLUMNS, rows))
 
 
 @caravans.command("set-limit", short_help="Say how many caravans there may be, how fast, and who allocates flows.")
@@ -80,7 +75,7 @@ def set_limit_command(
         str | None, typer.Option(metavar="NAME", help="gaps, single, one-per-flow, or another.", show_default=False)
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Change the limits of a stream's caravans, in each publisher; what is not named stays as it is.
@@ -91,15 +86,13 @@ def set_limit_command(
 
     changes: dict[str, Any] = {"caravans": number, "rate": rate, "total_rate": total_rate, "policy": policy}
     with connected(zookeeper, timeout) as cluster:
-        said = set_limits(cluster, stream, {key: value for key, value in changes.items() if value is not None})
-    if json:
-        print_json(said)
-    else:
-        note(f"caravans of stream {stream!r}: {', '.join(f'{key} {cell(value)}' for key, value in said.items())}")
+        limits = set_limits(cluster, stream, {key: value for key, value in changes.items() if value is not None})
+    shown = ", ".join(f"{key} {cell(value)}" for key, value in limits.items())
+    emit(limits, json, lambda: note(f"caravans of stream {stream!r}: {shown}"))
 
 
 @caravans.command("reassign", short_help="Let all flows of a stream leave their caravans, and allocate them anew.")
-def reassign_command(stream: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 10.0) -> None:
+def reassign_command(stream: Name, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S) -> None:
     """Let all flows of a stream leave their caravans, and allocate them anew; nothing is lost or repeated by it."""
     from tidings_log_tailing.control import reassign
 

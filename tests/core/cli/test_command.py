@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +16,10 @@ import pytest
 import typer.main
 
 import tidings.plugins
-from tests.support.commands import PATIENCE, PROGRAM, Result, Run, started
+from tests.support.commands import PATIENCE_S, PROGRAM, Result, Run, ended, line, published, started
 from tests.support.places import ROOT
 from tidings.cli import app, main
+from tidings.cli.options import COMMAND_TIMEOUT_S, SERVICE_TIMEOUT_S
 from tidings.cli.reference import page
 
 
@@ -62,10 +66,51 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_a_dead_zookeeper_is_one_sentence() -> None:
     arguments = ["streams", "list", "--zookeeper", "127.0.0.1:1/nobody", "--timeout", "1"]
-    result = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE)
+    result = subprocess.run([*PROGRAM, *arguments], capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("error: no ZooKeeper answers at 127.0.0.1:1 within 1 s")
     assert result.stderr.count("\n") == 1
+
+
+def test_a_zookeeper_that_does_not_answer_is_told_within_seconds(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        host, port = silent.getsockname()
+        since = time.monotonic()
+        result = run("streams", "list", "--zookeeper", f"{host}:{port}")
+    assert result.err.startswith(f"error: no ZooKeeper answers at {host}:{port} within 3 s")
+    assert time.monotonic() - since < 8, "kazoo by itself would wait for the time-out of a session, too"
+
+
+def test_what_a_person_waits_for_gives_up_sooner_than_what_runs_on() -> None:
+    def timeouts(command: Any, path: str) -> Iterator[tuple[str, float]]:
+        yield from ((path, one.default) for one in command.params if one.name == "timeout")
+        for name, inner in getattr(command, "commands", {}).items():
+            yield from timeouts(inner, f"{path} {name}".strip())
+
+    found = dict(timeouts(typer.main.get_command(app), ""))
+    assert {path for path, seconds in found.items() if seconds == SERVICE_TIMEOUT_S} == {
+        "run",
+        "subscribe",
+        "publisher",
+        "gateway",
+    }
+    assert set(found.values()) == {COMMAND_TIMEOUT_S, SERVICE_TIMEOUT_S}
+
+
+def test_json_is_declared_and_printed_in_one_way() -> None:
+    def declared(command: Any) -> Iterator[str]:
+        yield from (one.help for one in command.params if "--json" in one.opts)
+        for inner in getattr(command, "commands", {}).values():
+            yield from declared(inner)
+
+    assert set(declared(typer.main.get_command(app))) == {
+        "Print JSON instead of a table.",
+        "Print a JSON object a line.",
+    }
+    places = [ROOT / "core" / "tidings" / "cli", ROOT / "plugins" / "log_tailing"]
+    modules = [path for place in places for path in place.rglob("*.py")]
+    assert [path.name for path in modules if "print_json(" in path.read_text()] == ["output.py"]
+    assert sum('"--json"' in path.read_text() for path in modules) == 1
 
 
 @pytest.mark.parametrize("address", ["here", "a:b", "h:1//x", "h:1 /x"])
@@ -95,7 +140,7 @@ def test_a_closed_pipe_is_no_reason_for_a_trace(contacts: Run) -> None:
     os.close(reader)
     with started("streams", "describe", "contacts", stdout=writer) as process:
         os.close(writer)
-        _, err = process.communicate(timeout=PATIENCE)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (1, b"")
 
 
@@ -114,6 +159,41 @@ def test_output_that_is_no_terminal_has_no_colours_and_is_not_cut_off(run: Run, 
     out = run("streams", "list").out
     assert f"delta:{tmp_path}/{long} " in out
     assert "\x1b" not in out
+
+
+@pytest.fixture
+def ignoring_interrupts() -> Iterator[None]:
+    """SIGINT is ignored here, and in what is started from here: as in a shell's background job."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_command_in_the_background_ignores_interrupts_and_heeds_termination(
+    contacts: Run, ignoring_interrupts: None
+) -> None:
+    assert published(contacts, {"object": "a", "version": 0})
+    command = [str(Path(sys.executable).with_name("tidings")), "streams", "tail", "contacts", "--from", "earliest"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            assert b" a " in line(process)
+            process.send_signal(signal.SIGINT)
+            published(contacts, {"object": "b", "version": 0})
+            assert b" b " in line(process)
+            process.terminate()
+            assert ended(process) == Result(143, "", "")
+        finally:
+            process.kill()
+
+
+def test_a_command_of_a_test_heeds_interrupts_though_the_tests_are_in_the_background(
+    contacts: Run, ignoring_interrupts: None
+) -> None:
+    published(contacts, {"object": "a", "version": 0})
+    with started("streams", "tail", "contacts", "--from", "earliest") as process:
+        assert b" a " in line(process)
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == Result(130, "", "")
 
 
 def test_the_signal_handler_and_the_exception_hook_are_put_back(run: Run) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.commands import PATIENCE, Run, ended, lines, objects, on_terminal, published, started
+from tests.support.commands import PATIENCE_S, Run, ended, lines, objects, on_terminal, published, started
 from tidings.cli.jsonl import MAX_LINE_BYTES, parse_line
 from tidings.cluster import Cluster
 from tidings.errors import InvalidUpdate, LogUnavailable
@@ -177,8 +177,8 @@ def test_input_that_comes_slowly_is_published_at_once(contacts: Run, joined: Clu
         for n in range(1, 4):
             process.stdin.write(lines({"object": "a", "version": n}).encode())
             process.stdin.flush()
-            eventually(lambda n=n: sum(one.head.seq + 1 for one in log.bounds().values()) == n, PATIENCE)  # type: ignore[misc]
-        _, err = process.communicate(timeout=PATIENCE)
+            eventually(lambda n=n: sum(one.head.seq + 1 for one in log.bounds().values()) == n, PATIENCE_S)  # type: ignore[misc]
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (0, b"3 updates durable\n")
 
 
@@ -191,9 +191,9 @@ def test_a_publication_that_is_stopped_tells_what_is_durable(
         assert process.stdin
         process.stdin.write(lines({"object": "a"}, {"object": "b"}).encode())
         process.stdin.flush()
-        eventually(lambda: sum(one.head.seq + 1 for one in log.bounds().values()) == 2, PATIENCE)
+        eventually(lambda: sum(one.head.seq + 1 for one in log.bounds().values()) == 2, PATIENCE_S)
         process.send_signal(number)
-        out, err = process.communicate(timeout=PATIENCE)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (code, b"2 updates durable\n")
     assert json.loads(out)["published"] == 2
 

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from tests.support.commands import PATIENCE, Run, ended, flow_list, lags, publish, started
+from tests.support.commands import PATIENCE_S, Run, ended, flow_list, lags, publish, started
 from tidings.cluster import Cluster
 from tidings.testing import eventually
 
@@ -36,7 +36,7 @@ def test_updates_come_from_the_publisher_to_the_subscriber_and_are_acknowledged(
 
 def test_a_publisher_that_is_terminated_releases_its_flows_at_once(cache: Cluster, run: Run) -> None:
     with started("publisher", "--session-timeout", "60", "--name", "east") as process:
-        eventually(lambda: [one["owner"] for one in flow_list(run)] == ["east", "east"], PATIENCE)
+        eventually(lambda: [one["owner"] for one in flow_list(run)] == ["east", "east"], PATIENCE_S)
         assert {one["epoch"] for one in flow_list(run)} == {1}
         process.send_signal(signal.SIGTERM)
         result = ended(process)
@@ -68,10 +68,10 @@ def test_a_signal_that_reaches_another_thread_ends_it_too(cache: Cluster) -> Non
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, **pipes) as process:  # type: ignore[call-overload]
         try:
-            eventually(lambda: cache.coordination.children("publishers"), PATIENCE)
+            eventually(lambda: cache.coordination.children("publishers"), PATIENCE_S)
             process.stdin.write(b"\n")
             process.stdin.flush()
-            assert process.wait(PATIENCE) == 143
+            assert process.wait(PATIENCE_S) == 143
         finally:
             process.kill()
 
@@ -82,12 +82,12 @@ def test_the_token_is_shared_through_files(cache: Cluster, tmp_path: Path, run: 
     publish(cache, 1, objects=("alice",))
     with started("subscribe", "cache", "--json", "--limit", "1", "--token-file", "token") as process:
         with started("publisher", "--token-file", "other", "--name", "wrong") as wrong:
-            eventually(lambda: {one["state"] for one in flow_list(run)} == {"failing"}, PATIENCE, every=0.5)
+            eventually(lambda: {one["state"] for one in flow_list(run)} == {"failing"}, PATIENCE_S, every=0.5)
             assert {(one["owner"], one["reason"]) for one in flow_list(run)} == {
                 ("wrong", "it does not accept our token: both sides need the same one")
             }
             wrong.send_signal(signal.SIGTERM)
-            assert wrong.wait(PATIENCE) == 143
+            assert wrong.wait(PATIENCE_S) == 143
         environment = {**os.environ, "TIDINGS_TOKEN": "a-secret"}
         with started("publisher", "--token-interval", "0.1", env=environment, stderr=subprocess.DEVNULL):
             result = ended(process)

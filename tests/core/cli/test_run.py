@@ -8,26 +8,23 @@ import os
 import pty
 import re
 import signal
-import subprocess
 import sys
 import threading
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.commands import PROGRAM, Result, Run, started
 from tidings.cli import main
 from tidings.cluster import Cluster, connect
 from tidings.testing import eventually, held, make_updates
 
-PROGRAM = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
-PATIENCE = 120.0
+PATIENCE_S = 120.0
 
 SPEC = """
 streams:
@@ -47,18 +44,6 @@ pipelines:
     output: tagged
   newest: {input: contacts, stage: latest}
 """
-
-
-@dataclass
-class Result:
-    """What a command left behind."""
-
-    code: int
-    out: str
-    err: str
-
-
-Run = Callable[..., Result]
 
 
 @pytest.fixture
@@ -237,16 +222,6 @@ def test_an_address_that_cannot_be_listened_at_is_bad_usage(run: Run) -> None:
 # In processes of their own
 
 
-@contextlib.contextmanager
-def started(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[bytes]]:
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    with subprocess.Popen([*PROGRAM, "run", *arguments], **pipes) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
 def get(url: str) -> tuple[int, str]:
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
@@ -262,13 +237,13 @@ def test_a_signal_ends_pipelines_after_their_batch_and_nothing_is_repeated(
 ) -> None:
     europe = project.stream("europe").log
     expected = publish(project, 50)
-    with started("europe", "--metrics", "0") as process:
+    with started("run", "europe", "--metrics", "0") as process:
         assert process.stderr
         address = re.findall(rb"http://\S+", process.stderr.readline())[0].decode()
         health = address.replace("/metrics", "/health")
         assert get(f"{health}/live") == (200, "alive\n")
-        eventually(lambda: len(held(europe)) == expected, timeout=PATIENCE)
-        eventually(lambda: get(f"{health}/ready")[0] == 200, timeout=PATIENCE)
+        eventually(lambda: len(held(europe)) == expected, timeout=PATIENCE_S)
+        eventually(lambda: get(f"{health}/ready")[0] == 200, timeout=PATIENCE_S)
         told = eventually(
             lambda: (text := get(address)[1]) and 'input_updates_total{pipeline="europe"} 50.0' in text and text
         )
@@ -278,7 +253,7 @@ def test_a_signal_ends_pipelines_after_their_batch_and_nothing_is_repeated(
         assert 'tidings_pipeline_running{pipeline="europe"} 1.0' in told
         assert project.coordination.children("pipelines") == ["europe"]
         process.send_signal(sent)
-        _, err = process.communicate(timeout=PATIENCE)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + sent
     assert b"Traceback" not in err
     assert f"europe: 50 updates in, {expected} out" in err.decode()
@@ -292,8 +267,8 @@ def test_a_pipeline_that_fails_in_a_process_of_its_own_says_so_in_one_line(proje
     publish(project, 5)
     broken = SPEC.replace("{attributes.tag: {constant: seen}}", "{object: {attribute: no-such}}")
     (tmp_path / "tidings.yml").write_text(broken)
-    with started("--once", "--quiet") as process:
-        out, err = process.communicate(timeout=PATIENCE)
+    with started("run", "--once", "--quiet") as process:
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert out == b""
     assert err.decode() == "error: pipeline 'tag' failed: object None is NoneType, not text\n"
@@ -315,8 +290,8 @@ def test_ctrl_c_on_a_terminal_reaches_all_processes_and_still_ends_cleanly(proje
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
     try:
-        eventually(lambda: len(held(project.stream("europe").log)) == expected, timeout=PATIENCE)
-        eventually(lambda: b"ROWS/S" in b"".join(shown), timeout=PATIENCE)
+        eventually(lambda: len(held(project.stream("europe").log)) == expected, timeout=PATIENCE_S)
+        eventually(lambda: b"ROWS/S" in b"".join(shown), timeout=PATIENCE_S)
         os.write(terminal, b"\x03")
         _, status = os.waitpid(pid, 0)
     finally:

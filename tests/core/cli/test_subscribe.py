@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import PATIENCE, Run, ended, flow_list, lags, line, publish, started, told
+from tests.support.commands import PATIENCE_S, Run, ended, flow_list, lags, line, publish, started, told
 from tidings import Handler
 from tidings.cluster import Cluster
 from tidings.flow_status import status
@@ -63,7 +63,7 @@ def test_a_subscriber_ends_when_nobody_reads_it_and_parks_nothing(cache: Cluster
         assert process.stdout
         process.stdout.close()
         publish(cache, 2)
-        assert process.wait(PATIENCE) == 1
+        assert process.wait(PATIENCE_S) == 1
         assert process.stderr
         assert b"Traceback" not in process.stderr.read()
     assert all(one.reason is None for one in status(cache))
@@ -103,7 +103,7 @@ def test_a_command_that_always_fails_parks_its_flow_where_operators_see_why(
     publish(cache, 1, objects=("alice",))
     shard = cache.stream("contacts").shard_of("alice")
     with started("subscribe", "cache", "--exec", "cat > /dev/null; kill -9 $$", "--id", "one") as process:
-        eventually(lambda: status(cache, shard=shard)[0].state == "parked", PATIENCE)
+        eventually(lambda: status(cache, shard=shard)[0].state == "parked", PATIENCE_S)
         (parked,) = (one for one in flow_list(run) if one["shard"] == shard)
         assert parked["reason"] == "on_batch: CommandFailed: the command was killed by signal 9"
         assert (parked["datamarker"], parked["lag"], parked["subscriber"]) == (None, 1, "one")
@@ -128,11 +128,11 @@ def test_a_command_that_hangs_does_not_outlive_its_subscriber(
 ) -> None:
     publish(cache, 1, objects=("alice",))
     with started("subscribe", "cache", "--exec", "echo $$ > pid.new; mv pid.new pid; sleep 600; true") as process:
-        eventually((tmp_path / "pid").exists, PATIENCE)
+        eventually((tmp_path / "pid").exists, PATIENCE_S)
         child = int((tmp_path / "pid").read_text())
         process.send_signal(signal.SIGTERM)
         assert ended(process).code == 143
-    eventually(lambda: not group_lives(child), PATIENCE)  # its parent is gone: init reaps it when it gets to it
+    eventually(lambda: not group_lives(child), PATIENCE_S)  # its parent is gone: init reaps it when it gets to it
     assert status(cache, shard=cache.stream("contacts").shard_of("alice"))[0].lag == 1
 
 
@@ -160,7 +160,7 @@ def test_skipped_updates_are_counted(small: Cluster) -> None:
     small.create_application("cache", ["contacts"], mode="realtime", max_age=600)
     shard = small.stream("contacts").shard_of("alice")
     with small.publisher(token_interval=0.1):
-        eventually(lambda: status(small, shard=shard)[0].datamarker, PATIENCE)
+        eventually(lambda: status(small, shard=shard)[0].datamarker, PATIENCE_S)
         with small.stream("contacts").producer() as producer:
             for version in range(3):
                 producer.publish("alice", version, time=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))

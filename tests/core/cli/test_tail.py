@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.commands import PATIENCE, Run, line, published, started, tail
+from tests.support.commands import PATIENCE_S, Run, line, published, started, tail
 from tidings.cli.options import shard_set
 
 
@@ -88,7 +88,7 @@ def test_tail_prints_updates_as_they_come_until_it_is_stopped(contacts: Run, num
             assert json.loads(line(process))["version"] == n
             published(contacts, {"object": "a", "version": n + 1})
         process.send_signal(number)
-        _, err = process.communicate(timeout=PATIENCE)
+        _, err = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, err) == (code, b"")
 
 
@@ -98,6 +98,6 @@ def test_tail_ends_when_nobody_reads_it_even_if_nothing_comes(contacts: Run) -> 
         assert line(process)
         assert process.stdout
         process.stdout.close()
-        assert process.wait(PATIENCE) == 1
+        assert process.wait(PATIENCE_S) == 1
         assert process.stderr
         assert process.stderr.read() == b""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.support.places import ROOT
 from tidings.config.spec import (
     ApplicationSpec,
+    CaravansSpec,
     PipelineSpec,
     Retention,
     Spec,
@@ -138,6 +139,17 @@ def test_names_are_taken_as_they_are_written(tmp_path: Path) -> None:
         (
             "streams:\n  a:\n    log: delta:x\n    retention:\n      agee: P7D\n",
             ["5: streams.a.retention.agee: is no key here; did you mean age?"],
+        ),
+        (
+            "streams:\n  a:\n    log: delta:x\n    caravans: {polcy: single, size: 3}\n",
+            [
+                "4: streams.a.caravans.polcy: is no key here; did you mean policy?",
+                "4: streams.a.caravans.size: is no key; the keys are policy, caravans, rate, total_rate",
+            ],
+        ),
+        (
+            "streams:\n  retention: {log: delta:x, shard: 3}\n",
+            ["2: streams.retention.shard: is no key here; did you mean shards?"],
         ),
         (
             "streams:\n  a: {log: delta:x, retention: {age: 7d}}\n",
@@ -391,6 +403,6 @@ def test_the_example_is_a_valid_file() -> None:
 
 def test_every_key_is_documented() -> None:
     page = (ROOT / "docs" / "tidings-yml.md").read_text(encoding="utf-8")
-    for model in (Spec, StreamSpec, Retention, ApplicationSpec, PipelineSpec):
+    for model in (Spec, StreamSpec, Retention, CaravansSpec, ApplicationSpec, PipelineSpec):
         for key in model.model_fields:
             assert f"`{key}`" in page, f"docs/tidings-yml.md does not speak of {key}"

@@ -38,7 +38,7 @@ def one_sentence(error: pytest.ExceptionInfo[JavaMissing]) -> str:
 
 def test_the_java_on_the_path_is_found() -> None:
     found = java.find()
-    assert found.feature >= java.OLDEST
+    assert found.feature >= java.MIN_JAVA
     assert found.path.name == "java"
 
 

@@ -52,11 +52,6 @@ def test_an_active_session_is_given_again_with_the_settings_asked_for(spark: Spa
         spark.conf.set("spark.sql.shuffle.partitions", str(before))
 
 
-def test_the_name_is_the_function_even_when_its_module_was_imported_first() -> None:
-    code = "import tidings.session; from tidings.runtime.session import plan; print(callable(tidings.session))"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "True"
-
-
 def test_what_the_user_set_is_left_alone() -> None:
     own = {
         "spark.master": "local[3]",

@@ -16,12 +16,11 @@ from pathlib import Path
 import pytest
 from kazoo.client import KazooClient
 
+from tests.support.commands import PROGRAM
 from tidings.errors import EmbeddedFailed, InvalidOption
 from tidings.runtime import supervisor_main, zookeeper_probes, zookeeper_server
 from tidings.runtime.zookeeper_server import EmbeddedZooKeeper
 from tidings.testing import eventually
-
-TIDINGS = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
 
 # A parent of its own, to be killed. The server is started from a thread that ends at once, and a forked child keeps
 # copies of all that the parent had open: neither may end the server too early or too late.
@@ -263,7 +262,7 @@ def test_it_is_stopped_by_a_parent_that_blocks_signals_in_its_threads(tmp_path: 
     thread.start()
     thread.join(60)
     assert processes_of(tmp_path) == []
-    assert began[1] - began[0] < supervisor_main.GRACE, "it was not killed for want of an answer"
+    assert began[1] - began[0] < supervisor_main.TERMINATION_GRACE_S, "it was not killed for want of an answer"
 
 
 def test_a_folder_in_use_is_refused_with_the_address_of_its_server(tmp_path: Path) -> None:
@@ -342,7 +341,7 @@ def test_a_host_that_is_not_this_machine_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_command_prints_the_address_and_stops_cleanly(tmp_path: Path, number: int, code: int) -> None:
-    command = [*TIDINGS, "zookeeper", "--folder", str(tmp_path), "--port", "0"]
+    command = [*PROGRAM, "zookeeper", "--folder", str(tmp_path), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
@@ -357,7 +356,7 @@ def test_the_command_prints_the_address_and_stops_cleanly(tmp_path: Path, number
 def test_the_command_says_where_the_server_is_that_runs_already(tmp_path: Path) -> None:
     with EmbeddedZooKeeper(tmp_path) as server:
         port = server.address.rpartition(":")[2]
-        command = [*TIDINGS, "zookeeper", "--folder", str(tmp_path), "--port", port]
+        command = [*PROGRAM, "zookeeper", "--folder", str(tmp_path), "--port", port]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
     assert done.stdout == ""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import Json, Timeout, ZooKeeper, connected, key_values
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, key_values
 from tidings.cli.output import note, print_fields, print_json, refuse
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def create_command(
         typer.Option(metavar="KEY=VALUE", help="An option of the stage, as in away_days=7.", show_default=False),
     ] = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Make a service. One that is there with this very definition is left as it is."""
@@ -72,7 +72,9 @@ def create_command(
 
 
 @thialfi.command("status", short_help="Show a service, who runs it, and how much it knows.")
-def status_command(name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = 10.0, json: Json = False) -> None:
+def status_command(
+    name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
+) -> None:
     """Show a service: its definition, the process that runs it, its gateways, and how many rows its tables have.
 
     Rows that newer ones have replaced are counted until the tables are compacted.
@@ -94,7 +96,7 @@ def drop_state_command(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and drop nothing.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Throw away tables, runs and checkpoint of a service that does not run, and give it another identity.
