@@ -19,7 +19,7 @@ from tidings.plugins import load
 GROUP = "tidings.allocation"
 PREFERRED = "gaps"
 MAX_CARAVANS = 8  # unless the limits say otherwise
-FASTER = 1.25  # how much faster than the lead the others may always read, whatever the limits
+CATCH_UP_RATIO = 1.25  # how much faster than the lead the others may always read, whatever the limits
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Limits:
         one, together = self.rate or math.inf, self.total_rate or math.inf
         if not trailing:
             return min(one, together), math.inf
-        cap = min(one / FASTER, together / (1 + FASTER * trailing))
+        cap = min(one / CATCH_UP_RATIO, together / (1 + CATCH_UP_RATIO * trailing))
         return cap, min(one, (together - min(lead, cap)) / trailing if together != math.inf else math.inf)
 
 

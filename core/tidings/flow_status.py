@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tidings.catalogue import Catalogue
 
 FlowState = Literal["unassigned", "waiting", "failing", "running", "parked"]
-SHARDS_A_READ = 256  # shards whose next updates are read at once
+READ_SHARDS = 256  # whose next updates are read at once
 ROOM_ROWS = 16  # for updates that come in while they are read
 
 
@@ -169,7 +169,7 @@ def _passes(stands: set[tuple[int, Position]]) -> Iterator[dict[int, Position]]:
         together: dict[int, Position] = {}
         later = []
         for shard, position in left:
-            if shard in together or len(together) == SHARDS_A_READ:
+            if shard in together or len(together) == READ_SHARDS:
                 later.append((shard, position))
             else:
                 together[shard] = position

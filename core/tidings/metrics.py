@@ -112,16 +112,16 @@ class _MetricsRequestHandler(BaseHTTPRequestHandler):
                 encode, kind = choose_encoder(self.headers.get("Accept", ""))
                 self._answer(200, kind, encode(self.server.registry))
             case "/health/live":
-                self._say(200, "alive")
+                self._respond(200, "alive")
             case "/health/ready":
                 reasons = self.server.unready()
-                self._say(503 if reasons else 200, "\n".join(reasons) or "ready")
+                self._respond(503 if reasons else 200, "\n".join(reasons) or "ready")
             case _:
-                self._say(404, "there are /metrics, /health/live and /health/ready")
+                self._respond(404, "there are /metrics, /health/live and /health/ready")
 
     do_HEAD = do_GET  # noqa: N815 - likewise
 
-    def _say(self, code: int, text: str) -> None:
+    def _respond(self, code: int, text: str) -> None:
         self._answer(code, "text/plain; charset=utf-8", f"{text}\n".encode())
 
     def _answer(self, code: int, kind: str, body: bytes) -> None:

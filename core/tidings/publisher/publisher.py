@@ -46,7 +46,7 @@ from tidings.wire.security import OPEN, Security
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TAKEN_TOGETHER = 500  # flows
+TAKE_BATCH_FLOWS = 500
 PLAN_INTERVAL_S = 5.0  # between two looks at everything, though nothing seems to have changed
 
 logger = logging.getLogger(__name__)
@@ -259,7 +259,8 @@ class Publisher:
         # One that has an owner is looked at again when that is gone, which the cache tells.
         free = [flow for flow in wanted if self._nodes.value(*flow.place, "owner") is None]
         whole = [
-            self._take(free[at : at + TAKEN_TOGETHER], plan.applications) for at in range(0, len(free), TAKEN_TOGETHER)
+            self._take(free[at : at + TAKE_BATCH_FLOWS], plan.applications)
+            for at in range(0, len(free), TAKE_BATCH_FLOWS)
         ]
         return all(whole) and not self._pumps.unreadable
 

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 
 from tidings.coordination.subscriber_record import SubscriberRecord
 
-DEAD_BAND = 0.15  # loads that differ by less are the same
-BUSY = 0.5  # with a load below this there is no need for others
-LESS, MORE = 0.8, 1.15
-LEAST = 1 / 16  # of the capacity
-LOAD_STEP = 0.05  # a load that has changed by less is not worth a write
+DEAD_BAND_RATIO = 0.15  # loads that differ by less are the same
+BUSY_RATIO = 0.5  # with a load below this there is no need for others
+LESS_RATIO, MORE_RATIO = 0.8, 1.15
+LEAST_RATIO = 1 / 16  # of the capacity
+LOAD_STEP_RATIO = 0.05  # a load that has changed by less is not worth a write
 
 
 def adjusted(weight: float, capacity: float, load: float, others: Sequence[float]) -> float:
@@ -34,10 +34,10 @@ def adjusted(weight: float, capacity: float, load: float, others: Sequence[float
     if not others:
         return capacity
     mean = sum(others) / len(others)
-    if load > BUSY and load > mean + DEAD_BAND:
-        return max(capacity * LEAST, weight * LESS)
-    if load < mean - DEAD_BAND:
-        return min(capacity, weight * MORE)
+    if load > BUSY_RATIO and load > mean + DEAD_BAND_RATIO:
+        return max(capacity * LEAST_RATIO, weight * LESS_RATIO)
+    if load < mean - DEAD_BAND_RATIO:
+        return min(capacity, weight * MORE_RATIO)
     return weight
 
 
@@ -99,5 +99,5 @@ class Weighing:
         load = round(self._meter.read(), 2)
         loads = [peer.load for peer in peers if peer is not None and not peer.leaving]
         self._weight = adjusted(self._weight, self._capacity, load, loads)
-        if abs(load - self._load) >= LOAD_STEP:
+        if abs(load - self._load) >= LOAD_STEP_RATIO:
             self._load = load

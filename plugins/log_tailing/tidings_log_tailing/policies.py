@@ -13,9 +13,9 @@ import numpy as np
 
 from tidings.allocation_policies import Limits, Rider
 
-READING = 1.0  # reading an update once more costs as much as letting so many applications wait for one
-CARAVAN = 50_000.0  # and so does a further caravan, in updates: for a gap that is soon closed none is worth while
-POINTS = 128  # places that are told apart: flows nearer to each other than that ride together anyway
+REREAD_COST = 1.0  # of an update that is read once more, in updates that one application waits for
+CARAVAN_COST = 50_000.0  # of a further caravan, in the same: for a gap that is soon closed none is worth while
+MAX_POINTS = 128  # places that are told apart: flows nearer to each other than that ride together anyway
 
 
 def one_per_flow(riders: Sequence[Rider], limits: Limits) -> list[list[Rider]]:
@@ -49,7 +49,7 @@ def gaps(riders: Sequence[Rider], limits: Limits) -> list[list[Rider]]:
     behind = np.array([rider.behind for rider in ordered], float)
     share = 1 / len({rider.shard for rider in riders})
     waiting = float((behind[0] - behind).sum()) * share
-    if limits.caravans == 1 or waiting <= CARAVAN:
+    if limits.caravans == 1 or waiting <= CARAVAN_COST:
         return [ordered]
     points, counts = _points(behind)
     return _split(ordered, [int(at) for at in np.cumsum(counts)[_cheapest(points, counts * share, limits.caravans)]])
@@ -60,9 +60,9 @@ def _points(behind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     step = 1.0
     while True:
         places, counts = np.unique(np.floor(behind / step), return_counts=True)
-        if len(places) <= POINTS:
+        if len(places) <= MAX_POINTS:
             return places[::-1] * step, counts[::-1]
-        step = max(2 * step, (behind[0] - behind[-1]) / POINTS)
+        step = max(2 * step, (behind[0] - behind[-1]) / MAX_POINTS)
 
 
 def _cheapest(points: np.ndarray, weights: np.ndarray, most: int) -> list[int]:
@@ -77,7 +77,7 @@ def _cheapest(points: np.ndarray, weights: np.ndarray, most: int) -> list[int]:
     # cost[i, j]: of a group of the points i to j
     first, last = np.meshgrid(np.arange(total), np.arange(total), indexing="ij")
     waits = points[first] * (before[last + 1] - before[first]) - (moment[last + 1] - moment[first])
-    cost = np.where(first <= last, CARAVAN + READING * points[first] + waits, np.inf)
+    cost = np.where(first <= last, CARAVAN_COST + REREAD_COST * points[first] + waits, np.inf)
     best, cuts = cost[0], [[-1] * total]
     totals = [float(best[-1])]
     for _ in range(1, min(most, total)):

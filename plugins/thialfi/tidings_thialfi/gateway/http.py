@@ -98,11 +98,11 @@ class HttpServer:
         origin = request.headers.get("Origin")
         if not self.limits.allows(origin):
             self._metrics.limited.labels("origin").inc()
-            return _say(403, "pages of that origin may not connect here")
+            return _plain(403, "pages of that origin may not connect here")
         try:
             response = await handler(request)
         except web.HTTPException as error:
-            return _say(error.status, error.reason.lower())
+            return _plain(error.status, error.reason.lower())
         if origin is not None and not response.prepared:
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Vary"] = "Origin"
@@ -133,7 +133,7 @@ class HttpServer:
     async def _trunk(self, request: web.Request) -> web.StreamResponse:
         if not self._trunks.admit(request.headers.get("Authorization")):
             self._metrics.refused.labels("denied").inc()
-            return _say(403, "a trunk needs a bearer token of this gateway's")
+            return _plain(403, "a trunk needs a bearer token of this gateway's")
 
         async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
             trunk = Trunk(pipe, request.remote or "", self._dispatcher, self._options, self._metrics)
@@ -146,7 +146,7 @@ class HttpServer:
     async def _relay(self, request: web.Request) -> web.StreamResponse:
         if not self._peers.admit(request.headers.get("Authorization")):
             self._metrics.refused.labels("denied").inc()
-            return _say(403, "a relay needs the secret that gateways share")
+            return _plain(403, "a relay needs the secret that gateways share")
 
         async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
             try:
@@ -166,11 +166,11 @@ class HttpServer:
 
     async def _poll(self, request: web.Request) -> web.StreamResponse:
         if self._closing is not None:
-            return _say(503, "the gateway is shutting down")
+            return _plain(503, "the gateway is shutting down")
         address = request.remote or ""
         if limit := self.limits.accept(address, None):
             self._metrics.limited.labels(limit).inc()
-            return _say(429, "too many connections")
+            return _plain(429, "too many connections")
         try:
             received = await self._polls.answer(await request.read(), address, request.headers.get("Authorization"))
         except BadMessage as error:
@@ -193,32 +193,32 @@ class HttpServer:
 
     async def _published(self, request: web.Request) -> web.StreamResponse:
         if self._producer is None:
-            return _say(404, "this gateway takes no updates: it was given no stream to publish to")
+            return _plain(404, "this gateway takes no updates: it was given no stream to publish to")
         if not self._publishers.admit(request.headers.get("Authorization")):
             self._metrics.refused.labels("denied").inc()
-            return _say(401, "publishing needs a bearer token of this gateway's")
+            return _plain(401, "publishing needs a bearer token of this gateway's")
         try:
             updates = updates_of(await request.read())
             if updates:
                 await self._producer.publish_many(updates)
         except InvalidUpdate as error:
             self._metrics.refused.labels("malformed").inc()
-            return _say(400, str(error))
+            return _plain(400, str(error))
         except TidingsError as error:
             logger.warning("updates could not be published: %s", error)
             self._metrics.refused.labels("unavailable").inc()
-            return _say(503, "the updates could not be made durable; publish them again")
+            return _plain(503, "the updates could not be made durable; publish them again")
         self._metrics.published.inc(len(updates))
         return web.json_response({"published": len(updates)})
 
     # Operators
 
     async def _live(self, request: web.Request) -> web.StreamResponse:
-        return _say(200, "alive")
+        return _plain(200, "alive")
 
     async def _ready(self, request: web.Request) -> web.StreamResponse:
         reasons = self._readiness.reasons()
-        return _say(503 if reasons else 200, "\n".join(reasons) or "ready")
+        return _plain(503 if reasons else 200, "\n".join(reasons) or "ready")
 
     async def _scrape(self, request: web.Request) -> web.StreamResponse:
         encode, kind = choose_encoder(request.headers.get("Accept", ""))
@@ -237,11 +237,11 @@ class HttpServer:
     ) -> web.StreamResponse:
         offered = [one.strip() for one in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         if protocol not in offered:
-            return _say(400, f"this is a WebSocket of the subprotocol {protocol}")
+            return _plain(400, f"this is a WebSocket of the subprotocol {protocol}")
         address = request.remote or ""
         if counted and (limit := self.limits.accept(address, request.headers.get("Origin"))):
             self._metrics.limited.labels(limit).inc()
-            return _say(503 if limit == "connections" else 429, "too many connections")
+            return _plain(503 if limit == "connections" else 429, "too many connections")
         socket = web.WebSocketResponse(
             protocols=(protocol,),
             compress=False,  # it would cost tens of kilobytes a connection
@@ -275,5 +275,5 @@ class HttpServer:
 _KINDS = {SUBPROTOCOL: "websocket", TRUNK_SUBPROTOCOL: "trunk", RELAY_SUBPROTOCOL: "relay"}
 
 
-def _say(status: int, text: str) -> web.Response:
+def _plain(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=f"{text}\n", headers={"Cache-Control": "no-store"})
