@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.scene import Scene
 from tidings.coordination.subscriber_record import SubscriberRecord
-from tidings.subscriber.load import DEAD_BAND, LEAST, LoadMeter, adjusted
+from tidings.subscriber.load import DEAD_BAND_RATIO, LEAST_RATIO, LoadMeter, adjusted
 from tidings.testing import eventually
 
 SHARDS = 8
@@ -17,21 +17,21 @@ loads = st.floats(0, 1)
 capacities = st.floats(0.01, 100)
 
 
-@given(capacities, st.floats(LEAST, 1), loads, st.lists(loads, max_size=5))
+@given(capacities, st.floats(LEAST_RATIO, 1), loads, st.lists(loads, max_size=5))
 def test_a_weight_stays_between_a_small_part_of_the_capacity_and_all_of_it(
     capacity: float, part: float, load: float, others: list[float]
 ) -> None:
     weight = adjusted(capacity * part, capacity, load, others)
-    assert capacity * LEAST <= weight <= capacity
+    assert capacity * LEAST_RATIO <= weight <= capacity
 
 
-@given(capacities, st.floats(LEAST, 1), loads, st.floats(-DEAD_BAND, DEAD_BAND))
+@given(capacities, st.floats(LEAST_RATIO, 1), loads, st.floats(-DEAD_BAND_RATIO, DEAD_BAND_RATIO))
 def test_loads_that_are_about_the_same_change_nothing(capacity: float, part: float, load: float, off: float) -> None:
     other = min(1.0, max(0.0, load + off * 0.99))
     assert adjusted(capacity * part, capacity, load, [other]) == capacity * part
 
 
-@given(capacities, st.floats(LEAST, 1), loads, st.lists(loads, min_size=1, max_size=5))
+@given(capacities, st.floats(LEAST_RATIO, 1), loads, st.lists(loads, min_size=1, max_size=5))
 def test_only_who_is_busier_than_the_others_asks_for_less(
     capacity: float, part: float, load: float, others: list[float]
 ) -> None:
