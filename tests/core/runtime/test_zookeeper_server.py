@@ -317,7 +317,8 @@ def test_a_server_that_fails_leaves_no_process_and_its_last_words(tmp_path: Path
 
 
 def test_a_server_that_does_not_answer_in_time_is_ended(tmp_path: Path) -> None:
-    with pytest.raises(EmbeddedFailed, match="did not start: it does not answer"):
+    # On a busy machine not even its supervisor has come so far.
+    with pytest.raises(EmbeddedFailed, match=r"did not start: it does not answer|its supervisor says nothing"):
         EmbeddedZooKeeper(tmp_path).start(timeout=0.1)
     assert processes_of(tmp_path) == []
 
