@@ -59,7 +59,7 @@ def _reasons(column: Column, part: pa.BinaryArray) -> pa.StringArray:
     return pc.if_else(part.is_null(), reasons, None)
 
 
-def decoder(schemas: Schemas) -> Callable[[bytes], dict[str, Any]]:
+def decoder(schemas: Schemas) -> Callable[[bytes | bytearray], dict[str, Any]]:
     """A function that reads the payloads of a stream with this option `schemas`.
 
     It raises `InvalidUpdate` for bytes that are no such payload.
@@ -73,7 +73,7 @@ def decoder(schemas: Schemas) -> Callable[[bytes], dict[str, Any]]:
     except ValueError as error:
         raise InvalidOption(f"option 'schemas' cannot be used: {error}") from None
 
-    def read(payload: bytes) -> dict[str, Any]:
+    def read(payload: bytes | bytearray) -> dict[str, Any]:
         header, rest = bytes(payload[:HEADER_BYTES]), io.BytesIO(payload[HEADER_BYTES:])
         if len(header) < HEADER_BYTES or not header.startswith(MARK):
             raise InvalidUpdate(f"a payload that begins with {header.hex()!r} is no Avro in single-object encoding")

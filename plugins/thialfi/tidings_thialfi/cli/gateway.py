@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.options import (
+    SERVICE_TIMEOUT_S,
     Timeout,
     TokenFile,
     ZooKeeper,
@@ -145,7 +146,7 @@ def gateway_command(
     ] = 10.0,
     token: TokenFile = None,
     zookeeper: ZooKeeper = None,
-    timeout: Timeout = 10.0,
+    timeout: Timeout = SERVICE_TIMEOUT_S,
 ) -> None:
     """Run a gateway: clients connect to it, register for objects and hear of their versions, until Ctrl-C.
 

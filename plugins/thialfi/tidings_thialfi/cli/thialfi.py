@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, key_values
-from tidings.cli.output import note, print_fields, print_json, refuse
+from tidings.cli.output import emit, note, print_fields, refuse
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -65,10 +65,8 @@ def create_command(
     options = key_values(option)
     with connected(zookeeper, timeout) as cluster:
         service = create(cluster, name, stream, storage=storage, shards=shards, log=place, options=options)
-    if json:
-        print_json({"service": name, **service.to_json()})
-    else:
-        note(f"service {name!r} tells of {', '.join(service.streams)}, and keeps what it knows in {service.folder}")
+    told = f"service {name!r} tells of {', '.join(service.streams)}, and keeps what it knows in {service.folder}"
+    emit({"service": name, **service.to_json()}, json, lambda: note(told))
 
 
 @thialfi.command("status", short_help="Show a service, who runs it, and how much it knows.")
@@ -84,10 +82,7 @@ def status_command(
     with connected(zookeeper, timeout) as cluster:
         service = read(cluster, name)
         found = _status(cluster, service)
-    if json:
-        print_json({"service": name, **found})
-    else:
-        print_fields({"service": name, **found, **found.pop("rows")})
+    emit({"service": name, **found}, json, lambda: print_fields({"service": name, **found, **found.pop("rows")}))
 
 
 @thialfi.command("drop-state", short_help="Throw away all that a service knows; its clients build it again.")
@@ -112,14 +107,13 @@ def drop_state_command(
         found = _status(cluster, service)
         if execute:
             service = drop_state(cluster, name)
-    if json:
-        print_json({"service": name, "executed": execute, "identity": service.identity, "dropped": found["rows"]})
-        return
     rows = ", ".join(f"{count:,} {table}" for table, count in found["rows"].items()) or "nothing"
     if execute:
-        note(f"service {name!r} has dropped {rows}, and has the identity {service.identity} now")
+        told = f"service {name!r} has dropped {rows}, and has the identity {service.identity} now"
     else:
-        note(f"service {name!r} would drop {rows} in {service.folder}; nothing was dropped (--dry-run)")
+        told = f"service {name!r} would drop {rows} in {service.folder}; nothing was dropped (--dry-run)"
+    value = {"service": name, "executed": execute, "identity": service.identity, "dropped": found["rows"]}
+    emit(value, json, lambda: note(told))
 
 
 def _status(cluster: Cluster, service: Service) -> dict[str, Any]:
