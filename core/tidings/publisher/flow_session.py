@@ -214,12 +214,12 @@ class FlowSession:
             return None
         if self.holder != subscriber:
             self._bound = False
-        self.holder, self._assigned = subscriber, True
+        self.holder, self._assigned, self._reported = subscriber, True, ""
         return WriteHolder({"id": subscriber, "epoch": self.epoch})
 
     def unassign(self) -> None:
         """It is not certain what ZooKeeper says of the holder: it must be named again."""
-        self._assigned = False
+        self._assigned, self._reported = False, None
 
     def open(self, connection: Connection) -> Effects:
         """Begin another turn, on this connection."""

@@ -86,6 +86,7 @@ class Publisher:
         self._chosen = None if streams is None else frozenset(streams)
         self._replica = None if replica is None else check_name("a replica", replica)
         self._spark = spark
+        self._starting_spark = threading.Lock()
         self._bulk_rows = bulk_rows
         self._options = SessionOptions(window_bytes, patience, token_interval)
         self._security = security
@@ -344,6 +345,7 @@ class Publisher:
         return pump
 
     def _send_in_bulk(self, log: Log, after: Positions, upto: Positions, group: list[FlowSession]) -> None:
-        spark = self._spark() if callable(self._spark) else self._spark
+        with self._starting_spark:  # by one caravan only
+            spark = self._spark() if callable(self._spark) else self._spark
         assert spark is not None
         send_in_bulk(spark, log, after, upto, group, self._security)

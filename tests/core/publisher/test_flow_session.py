@@ -86,6 +86,7 @@ class Sends(RuleBasedStateMachine):
         self.written: deque[tuple[WriteMarker, bool]] = deque()
         self.committed = -1
         self.holder: str | None = None
+        self.reported = ""  # what is wrong with the flow, as operators see it in ZooKeeper
         self.read: Reading | None = None
         self.caravans: list[Caravan] = []
 
@@ -95,6 +96,7 @@ class Sends(RuleBasedStateMachine):
 
     def take(self, marker: Position, holder: str | None, skipped: int = 0) -> None:
         self.epoch += 1
+        self.reported = ""  # what the owner before has said stands until the flow is assigned anew
         self.session = FlowSession(
             FLOW,
             self.epoch,
@@ -117,6 +119,7 @@ class Sends(RuleBasedStateMachine):
                 case WriteHolder(record):
                     assert record["epoch"] == self.epoch
                     self.holder = record["id"]
+                    self.reported = record.get("parked") or record.get("trouble") or ""
 
     @property
     def peer(self) -> Peer | None:
@@ -372,6 +375,7 @@ class Sends(RuleBasedStateMachine):
     def tick(self, seconds: float, lives: bool, allowed: bool) -> None:
         self.now += seconds
         self.do(self.session.tick(holder_lives=lives, allowed=allowed))
+        assert self.reported == self.session.problem, "what makes no progress says why"
 
     @precondition(lambda self: self.writes)
     @rule(taken=st.sampled_from([True, True, True, False]))

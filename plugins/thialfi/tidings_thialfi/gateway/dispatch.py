@@ -12,6 +12,7 @@ Everything here is called in the gateway's event loop.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from contextlib import aclosing
 from functools import partial
@@ -34,8 +35,10 @@ from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.notification_rows import NotificationRow
 from tidings_thialfi.gateway.outbound import Outbound
 from tidings_thialfi.gateway.presence import Presence
-from tidings_thialfi.gateway.relay import Link, RelayedRows
+from tidings_thialfi.gateway.relay import Link, RelayAnswer, RelayedRows
 from tidings_thialfi.gateway.routes import Routes
+
+logger = logging.getLogger(__name__)
 
 
 class Dispatcher:
@@ -143,17 +146,24 @@ class Dispatcher:
                     self._following[link] = task = asyncio.create_task(self._follow(link))
                     task.add_done_callback(partial(self._followed, link))
                 case CloseLink(link):
-                    self._following[link].cancel()
+                    if following := self._following.get(link):
+                        following.cancel()
 
     async def _follow(self, link: Link) -> None:
         """Take in what the holder of flows says, until the link is closed."""
         async with aclosing(link.events()) as events:
             async for event in events:
-                if isinstance(event, RelayedRows):
-                    self._metrics.relayed.labels("in").inc(len(event.rows))
-                    self._carry_out(self._outbound.push(event.rows))
-                else:
-                    self._carry_out(self._routes.relay_answered(link, event))
+                try:
+                    self._take_in(link, event)
+                except Exception:
+                    logger.exception("what gateway %s says cannot be taken in", link.url)
+
+    def _take_in(self, link: Link, event: RelayAnswer | RelayedRows) -> None:
+        if isinstance(event, RelayedRows):
+            self._metrics.relayed.labels("in").inc(len(event.rows))
+            self._carry_out(self._outbound.push(event.rows))
+        else:
+            self._carry_out(self._routes.relay_answered(link, event))
 
     def _followed(self, link: Link, task: asyncio.Task[None]) -> None:
         del self._following[link]

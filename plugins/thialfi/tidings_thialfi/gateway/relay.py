@@ -31,6 +31,7 @@ from tidings_thialfi.gateway.channels import Pipe
 from tidings_thialfi.gateway.notification_rows import NotificationRow
 
 RELAY_SUBPROTOCOL = "tidings.thialfi.relay.v1"
+HEARTBEAT_S = 10.0
 RECONNECT_PAUSES_S = (0.1, 0.5, 1.0, 2.0)
 FRAME_ENTRIES = 500  # clients, or rows
 MAX_FRAME_BYTES = 64 * 2**20  # of a relay, or of a trunk
@@ -87,9 +88,11 @@ class Link:
                 try:
                     async with self._connected(http) as socket:
                         async for message in socket:
+                            if message.type is not aiohttp.WSMsgType.TEXT:  # it fell silent, or makes no sense
+                                raise ConnectionError(f"{message.type.name.lower()}: {message.data}")
                             yield _event_of(json.loads(message.data))
                     attempt = 0
-                except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+                except Exception as error:  # noqa: BLE001 - whatever a peer can bring about must not leave us deaf
                     logger.warning("gateway %s cannot be reached: %s", self.url, error)
                 if self.wanted:
                     yield RelayAnswer("not", sorted(self.wanted))
@@ -108,7 +111,7 @@ class Link:
             f"{self.url}/v1/relay",
             headers=headers,
             protocols=[RELAY_SUBPROTOCOL],
-            heartbeat=10.0,
+            heartbeat=HEARTBEAT_S,
             max_msg_size=MAX_FRAME_BYTES,
             ssl=self._tls or True,
         ) as socket:

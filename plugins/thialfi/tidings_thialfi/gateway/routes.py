@@ -167,6 +167,7 @@ class Routes:
             if session is None or self.shard(client) in self.here:
                 continue
             if answer.kind == "have":
+                link.wanted.add(client)  # a late `not` may have taken it out, that was for an earlier question
                 effects += self._found(session)
             elif answer.kind == "lost":
                 effects.append(self._displaced(session))

@@ -125,3 +125,12 @@ def test_a_client_that_stays_is_announced_again_and_one_without_a_route_is_not()
     assert list(stand.routes.announce(session)) == [MarkOnline(session)]
     stand.routes.relay_answered(link, RelayAnswer("not", [7]))
     assert list(stand.routes.announce(session)) == []
+
+
+def test_a_late_refusal_does_not_take_the_route_of_a_client_that_has_come_again() -> None:
+    stand = Stand()
+    _, link = stand.linked()
+    again, _ = stand.come()  # its older channel is open still: the holder is asked anew
+    assert list(stand.routes.relay_answered(link, RelayAnswer("not", [7]))) == []
+    assert list(stand.routes.relay_answered(link, RelayAnswer("have", [7]))) == [MarkOnline(again)]
+    assert (link.wanted, list(stand.routes.retry())) == ({7}, [])
