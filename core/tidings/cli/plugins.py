@@ -7,7 +7,10 @@ from tidings.cli.output import emit, print_table
 
 
 def plugins_command(json: Json = False) -> None:
-    """List the logs and stages that are installed, each tried once; one that does not work says why."""
+    """List the plugins that are installed, each tried once; one that does not work says why.
+
+    They are logs, stages, balancers, allocation policies and commands.
+    """
     from tidings.plugins import installed
 
     plugins = installed()

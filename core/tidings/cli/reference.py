@@ -18,8 +18,8 @@ Made from the commands' own help by `python -m tidings.cli.reference > docs/cli.
 Results go to stdout, everything else to stderr. `--json` prints results for programs: one document, or, from
 `tidings streams tail`, one object a line. In a table `-` stands for what is not known or not there, in JSON `null`.
 
-Where no ZooKeeper answers, a command says so after `--timeout` seconds: 3 unless it runs on until it is stopped, as
-`run`, `subscribe`, `publisher` and `gateway` do, which wait 10.
+Where no ZooKeeper answers, a command says so after `--timeout` seconds: 3, or 10
+where it is a service: `run`, `subscribe`, `publisher` and `gateway`.
 
 | exit code | meaning |
 | --- | --- |

@@ -66,6 +66,7 @@ class Allocation:
         self._on_trouble = on_trouble
         self._policy: AllocationPolicy = policy(default_policy())
         self._limits = Limits()
+        self._complaint = ""
         self._caravans: dict[Caravan, threading.Thread] = {}
         self._count = 0
         self._now = threading.Event()
@@ -133,7 +134,7 @@ class Allocation:
                 self._allocate()
             except TidingsError as error:
                 self._on_trouble(error)
-            except Exception:  # a policy may be anybody's
+            except Exception:
                 logger.exception("flows of stream %r cannot be allocated to caravans", self._stream)
             self._stopped.wait(LEAST_INTERVAL_S)
             self._now.wait(INTERVAL_S)
@@ -149,7 +150,7 @@ class Allocation:
             waiting = [one for one in self._flows.values() if one.waits_for_ride]
             riding = [one for one in self._flows.values() if one.caravan is not None and not one.caravan.bulk]
             riders = {Rider(one.flow, self._behind(one, heads), one.flow.shard): one for one in (*riding, *waiting)}
-            groups = [[riders[rider] for rider in group] for group in self._grouped(list(riders))]
+            groups = [[riders[rider] for rider in group] for group in self._grouped(riders)]
             kept = [caravan for caravan in self._caravans if caravan.bulk]
             for caravan, group in assign(groups, [one for one in self._caravans if not one.bulk]):
                 chosen = caravan or self._new()
@@ -167,8 +168,22 @@ class Allocation:
             return self._log.distance(one.sent, head) if one.sent < head else 0
         return max(0, head.seq - one.sent.seq)
 
-    def _grouped(self, riders: list[Rider]) -> Sequence[Sequence[Rider]]:
-        """What the policy says, if it makes sense."""
+    def _grouped(self, riders: Mapping[Rider, FlowSession]) -> Sequence[Sequence[Rider]]:
+        """What the policy says; if that makes no sense, flows stay where they are, and the others ride together."""
+        try:
+            groups = self._checked(list(riders))
+        except Exception as error:  # noqa: BLE001 - a policy may be anybody's
+            if self._complaint != repr(error):  # said once
+                logger.warning("the allocation policy of stream %r makes no sense: %r", self._stream, error)
+            self._complaint = repr(error)
+            stays: dict[Caravan | None, list[Rider]] = {}
+            for rider, one in riders.items():
+                stays.setdefault(one.caravan, []).append(rider)
+            return list(stays.values())
+        self._complaint = ""
+        return groups
+
+    def _checked(self, riders: list[Rider]) -> Sequence[Sequence[Rider]]:
         groups = self._policy(riders, self._limits)
         if Counter(rider for group in groups for rider in group) != Counter(riders):
             raise PluginBroken("an allocation policy must put each flow into one group")

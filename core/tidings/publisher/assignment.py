@@ -23,7 +23,7 @@ from tidings.publisher.outbox import Finish, Outbox
 from tidings.publisher.ownership import Ownership
 from tidings.publisher.pump import Pump
 from tidings.wire.connection import Connection
-from tidings.wire.protocol import PROTOCOL, Message
+from tidings.wire.protocol import PROTOCOL, Message, reason_of
 from tidings.wire.security import Security
 
 logger = logging.getLogger(__name__)
@@ -205,6 +205,6 @@ class Assignment:
                 pump.allocation.wake()
             if message["t"] in ("refused", "parked"):
                 level = logging.WARNING if message["t"] == "parked" else logging.INFO
-                logger.log(level, "flow %s is %s: %s", session.flow, message["t"], message.get("reason"))
+                logger.log(level, "flow %s is %s: %s", session.flow, message["t"], reason_of(message))
         if message["t"] != "done":
             self._on_change()

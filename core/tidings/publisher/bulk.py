@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tidings.logs import Log
     from tidings.publisher.flow_session import FlowSession
 
+BULK_ROWS = 1_000_000  # a backlog that is worth a Spark job
+BULK_LIMIT_ROWS = 5_000_000  # in one job
 MESSAGES_IN_FLIGHT = 8
 PATIENCE_S = 60.0
 

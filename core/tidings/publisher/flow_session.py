@@ -28,11 +28,13 @@ from tidings.flows import Flow
 from tidings.positions import Position
 from tidings.publisher.caravans import Caravan
 from tidings.wire.connection import Connection
-from tidings.wire.protocol import Era, Message, era_of, flow_message, pair
+from tidings.wire.protocol import Era, Message, era_of, flow_message, pair, reason_of
 
+WINDOW_BYTES = 8 * 2**20
+PATIENCE_S = 10.0
+TOKEN_INTERVAL_S = 5.0
 FIRST_PAUSE_S = 0.1  # before a flow that failed is opened again; doubled with each further failure
 LASTING_FAILURES = 3  # failures in a row that operators should know of
-REASON_CHARACTERS = 500
 
 
 class SessionState(enum.Enum):
@@ -54,9 +56,9 @@ IDLE, OPENING, OPEN, CLOSING, CLOSED_OFF, PARKED, ENDED = SessionState
 class SessionOptions:
     """How much may be on its way, how long a subscriber may be silent, and how often it is asked to acknowledge."""
 
-    window_bytes: int = 8 * 2**20
-    patience_s: float = 10.0
-    token_interval_s: float = 5.0
+    window_bytes: int = WINDOW_BYTES
+    patience_s: float = PATIENCE_S
+    token_interval_s: float = TOKEN_INTERVAL_S
 
 
 class Send(NamedTuple):
@@ -275,14 +277,14 @@ class FlowSession:
             case "opened" if self.state is OPENING:
                 return self._opened()
             case "refused":
-                self._fail(str(message.get("reason", "")))
+                self._fail(reason_of(message))
             case "done":
                 self._processed(Position(*message["position"]))
                 self._failures = 0
             case "ack":
                 return [self._acknowledged(Position(*message["position"]))]
             case "parked":
-                self._park(str(message.get("reason", "")))
+                self._park(reason_of(message))
             case "closed" if self.state is CLOSED_OFF:
                 self._reset()
                 self.holder, self._assigned, self._bound = None, False, False  # the flow may go elsewhere
@@ -455,7 +457,7 @@ class FlowSession:
             self.bytes_in_flight -= self._in_flight.popleft()[1]
 
     def _park(self, reason: str) -> None:
-        self._reason = reason[:REASON_CHARACTERS]
+        self._reason = reason
         self._enter(PARKED)
 
     def _close_off(self) -> Effects:
@@ -464,7 +466,7 @@ class FlowSession:
 
     def _fail(self, reason: str) -> None:
         """Give up this turn, for another one later."""
-        self._reason = reason[:REASON_CHARACTERS]
+        self._reason = reason
         if not self._failures:
             self._failing_since = self._clock()
         self._failures += 1

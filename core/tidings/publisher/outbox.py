@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidings.datamarkers import Datamarker
-from tidings.errors import TidingsError
+from tidings.errors import CoordinationUnavailable, TidingsError
 from tidings.publisher.flow_session import Effects, FlowSession, Send, WriteHolder, WriteMarker
 from tidings.publisher.ownership import Ownership
 
@@ -68,14 +68,23 @@ class Outbox:
             todo = [self._todo.get()]
             while not self._todo.empty():
                 todo.append(self._todo.get())
-            begun = [(one, self._begin(one)) for one in todo if one is not None]
-            for one, finish in begun:
+            for one, finish in [(one, self._begin(one)) for one in todo if one is not None]:
                 self._finish(one, finish)
             if None in todo:
                 return
 
     def _begin(self, write: _Write) -> Finish:
-        session, effect = write
+        try:
+            return self._begun(*write)
+        except Exception:  # the other flows go on
+            logger.exception("flow %s", write.session.flow)
+            return self._failed
+
+    @staticmethod
+    def _failed() -> bool:
+        raise CoordinationUnavailable("what was to be written cannot be")
+
+    def _begun(self, session: FlowSession, effect: WriteMarker | WriteHolder) -> Finish:
         with session.lock:
             if isinstance(effect, WriteMarker):
                 if not session.to_be_written(effect):

@@ -32,12 +32,18 @@ from tidings.logs import Log, open_log
 from tidings.names import check_name
 from tidings.positions import Position, Positions
 from tidings.publisher.assignment import Assignment
-from tidings.publisher.bulk import send_in_bulk
-from tidings.publisher.flow_session import FlowSession, SessionOptions
+from tidings.publisher.bulk import BULK_ROWS, send_in_bulk
+from tidings.publisher.flow_session import (
+    PATIENCE_S,
+    TOKEN_INTERVAL_S,
+    WINDOW_BYTES,
+    FlowSession,
+    SessionOptions,
+)
 from tidings.publisher.outbox import Outbox
 from tidings.publisher.ownership import Ownership, Taken, Wanted
 from tidings.publisher.plan import Plan, read_plan, starting_position
-from tidings.publisher.pump import BULK_ROWS, Pump
+from tidings.publisher.pump import Pump
 from tidings.publisher.pump_set import PumpSet
 from tidings.publisher.reports import Reporter
 from tidings.stream_definition import StreamDefinition
@@ -76,9 +82,9 @@ class Publisher:
         bulk_rows: int = BULK_ROWS,
         name: str | None = None,
         replica: str | None = None,
-        token_interval: float = 5.0,
-        window_bytes: int = 8 * 2**20,
-        patience: float = 10.0,
+        token_interval: float = TOKEN_INTERVAL_S,
+        window_bytes: int = WINDOW_BYTES,
+        patience: float = PATIENCE_S,
         security: Security = OPEN,
     ) -> None:
         self.name = check_name("a publisher", name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")

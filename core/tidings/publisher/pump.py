@@ -21,6 +21,7 @@ from tidings.flows import Flow
 from tidings.logs import Log, TailedLog
 from tidings.positions import Position, Positions
 from tidings.publisher.allocation import Allocation
+from tidings.publisher.bulk import BULK_LIMIT_ROWS, BULK_ROWS
 from tidings.publisher.caravans import Caravan
 from tidings.publisher.data_loss import DataLoss
 from tidings.publisher.flow_session import FlowSession, Ride
@@ -30,8 +31,6 @@ from tidings.stream_definition import StreamDefinition
 from tidings.wire.connection import Connection
 
 READ_ROWS = 50_000
-BULK_ROWS = 1_000_000  # a backlog that is worth a Spark job
-BULK_LIMIT_ROWS = 5_000_000  # in one job
 IDLE_WAIT_S = 0.005
 RETRY_S = 1.0  # after which a log is tried again that could not be read
 

@@ -37,6 +37,7 @@ from tidings.positions import Position
 
 PROTOCOL = 1
 MAX_METADATA_BYTES = 2**20
+MAX_REASON_CHARACTERS = 500
 MAX_MESSAGE_BYTES = 64 * 2**20
 
 Message = dict[str, Any]
@@ -72,8 +73,21 @@ def flow_message(kind: str, flow: Flow, era: Era, **more: Any) -> Message:
 
 
 def era_of(message: Message) -> Era:
-    """The era that a message about a flow is of."""
-    return Era(int(message["epoch"]), int(message["turn"]))
+    """The era that a message about a flow is of; ValueError if it is of none. Almost the same is not the same."""
+    epoch, turn = message["epoch"], message["turn"]
+    if type(epoch) is not int or type(turn) is not int:
+        raise ValueError("a message whose epoch or turn is no whole number")
+    return Era(epoch, turn)
+
+
+def reason_of(message: Message) -> str:
+    r"""The reason that a peer gives, of a length that can be kept, with whatever is not printable made visible.
+
+    >>> print(reason_of({"reason": "caf\udce9 \x1b[31m"}))
+    caf\udce9 \x1b[31m
+    """
+    reason = str(message.get("reason", ""))[:MAX_REASON_CHARACTERS]
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in reason)
 
 
 def pair(position: Position) -> list[int]:

@@ -9,11 +9,17 @@ if TYPE_CHECKING:
     from tidings_thialfi.client.aio import AsyncClient
     from tidings_thialfi.client.listener import Listener
     from tidings_thialfi.client.sync import Client
+    from tidings_thialfi.gateway.hooks import GatewayHooks
 
-__all__ = ["AsyncClient", "Client", "Listener"]
+__all__ = ["AsyncClient", "Client", "GatewayHooks", "Listener"]
 
 # Imported when first used: a stage needs no WebSockets, and a client no Spark.
-_HOMES = {"AsyncClient": "client.aio", "Client": "client.sync", "Listener": "client.listener"}
+_HOMES = {
+    "AsyncClient": "client.aio",
+    "Client": "client.sync",
+    "GatewayHooks": "gateway.hooks",
+    "Listener": "client.listener",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -131,6 +131,24 @@ def test_an_update_that_fails_once_is_tried_again_and_those_before_it_are_not_re
         eventually(lambda: sorted(notes.objects) == ["bad", "better", "good"])
 
 
+def test_a_reason_that_is_no_proper_text_harms_its_own_flow_alone(cluster: Cluster, stream: Stream) -> None:
+    class Failing(Handler):
+        def on_update(self, update: Update) -> None:
+            raise ValueError("cannot load caf" + chr(0xDCE9) + chr(27) + "[31m")
+
+    cluster.create_application("failing", ["contacts"], start="earliest")
+    publish(stream, *(f"contacts/{n}" for n in range(8)))
+    with (
+        cluster.publisher(token_interval=0.2),
+        cluster.subscribe("failing", Failing(), retries=0),
+        cluster.subscribe("cache", Notes()),
+    ):
+        eventually(lambda: {one.state for one in status(cluster, application="failing")} == {"parked"}, timeout=30)
+        eventually(lambda: all(one.lag == 0 for one in status(cluster, application="cache")), timeout=30)
+        reasons = {one.reason for one in status(cluster, application="failing")}
+    assert reasons == {r"on_update: ValueError: cannot load caf\udce9\x1b[31m"}
+
+
 def test_a_second_subscriber_of_the_same_id_is_refused(cluster: Cluster, stream: Stream) -> None:
     with (
         cluster.subscribe("cache", Notes(), id="one"),

@@ -169,3 +169,23 @@ def test_a_policy_that_makes_no_sense_stops_nothing_that_rides(
         eventually(lambda: "an allocation policy must put each flow into one group" in caplog.text, timeout=30)
         stream.writable_log.append(make_updates(100, seed=1))
         eventually(lambda: cache.count == 200, timeout=30)
+
+
+def test_a_policy_that_fails_from_the_beginning_keeps_no_flow_waiting(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tidings.publisher import allocation
+
+    def broken(riders: Sequence[Rider], limits: Limits) -> list[list[Rider]]:
+        raise ZeroDivisionError("halves of nothing")
+
+    monkeypatch.setattr(allocation, "policy", lambda *_: broken)
+    stream = cluster.create_stream("contacts", shards=2)
+    cluster.create_application("cache", ["contacts"], start="earliest")
+    stream.writable_log.append(make_updates(100))
+    cache = Counting()
+    with cluster.subscribe("cache", cache), cluster.publisher():
+        eventually(lambda: cache.count == 100, timeout=30)
+        stream.writable_log.append(make_updates(100, seed=1))
+        eventually(lambda: cache.count == 200, timeout=30)
+    assert caplog.text.count("halves of nothing") == 1

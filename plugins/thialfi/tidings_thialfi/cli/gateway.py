@@ -144,7 +144,7 @@ def gateway_command(
             metavar="SECONDS", min=1.0, max=3600.0, help="How soon others take its flows when it dies without a word."
         ),
     ] = 10.0,
-    token: TokenFile = None,
+    token_file: TokenFile = None,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = SERVICE_TIMEOUT_S,
 ) -> None:
@@ -193,7 +193,7 @@ def gateway_command(
         peer_tls=None if peer_authority is None else ssl.create_default_context(cafile=peer_authority),
         peer_secret=peer_secret[0] if peer_secret else None,
         subscriber=subscriber_address,
-        security=security(token, certificate=tls_certificate, key=tls_key),
+        security=security(token_file, certificate=tls_certificate, key=tls_key),
     )
     log = logging.getLogger("tidings_thialfi")
     log.setLevel(min(log.level or logging.INFO, logging.INFO))
