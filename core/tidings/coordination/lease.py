@@ -1,8 +1,9 @@
 """A lease: how long this process may believe that its ZooKeeper session is alive, by its own clock.
 
-ZooKeeper ends a session when it has heard nothing for the session's time-out. A request that was answered was heard
-after it was sent; so the session lives at least for the time-out from that moment on. A process that was stopped, or
-cut off, sees its lease run out at the latest when others may have taken its place.
+ZooKeeper's leader ends a session when it has heard nothing for the session's time-out. A request that the leader has
+answered was heard after it was sent; so the session lives at least for the time-out from that moment on. A process that
+was stopped, or cut off, sees its lease run out before others may have taken its place. A plain read would not do: a
+server that is cut off from its leader still answers those.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import time
 
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import TidingsError
+
+VALID_RATIO = 0.9  # of a session's time-out; the rest is for clocks that do not run alike
 
 
 class Lease:
@@ -49,4 +52,4 @@ class Lease:
         sent = time.monotonic()
         self._coordination.ping()
         if not self._stopped.is_set():
-            self._expires = sent + self._coordination.session_timeout
+            self._expires = sent + VALID_RATIO * self._coordination.session_timeout

@@ -106,9 +106,9 @@ class Coordination:
         return 1.2 * self.session_timeout + 3.0
 
     def ping(self) -> None:
-        """Ask something of ZooKeeper, and wait for the answer."""
+        """Ask something of ZooKeeper's leader, and wait for the answer."""
         with self.translating_errors():
-            self.wait(self._client.exists_async(self.root))
+            self.wait(self._client.sync_async(self.root))
 
     def wait(self, pending: Any) -> Any:
         """The answer to what was asked of kazoo, which by itself waits for as long as ZooKeeper is away.
