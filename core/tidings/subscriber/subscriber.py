@@ -34,7 +34,7 @@ from tidings.names import check_name
 from tidings.subscriber.load import Weighing
 from tidings.subscriber.server import Reply, SubscriberServer
 from tidings.subscriber.workers import HeldFlow, Workers
-from tidings.wire.protocol import Era, Message, era_of, flow_message
+from tidings.wire.protocol import NO_ERA, Era, Message, era_of, flow_message
 from tidings.wire.security import OPEN, Security
 
 logger = logging.getLogger(__name__)
@@ -242,21 +242,34 @@ class Subscriber:
         path = self._coordination.path(*flow.place, "subscriber")
 
         def answered(asked: Any) -> None:
-            holder = None
+            holder, incarnation = None, -1
             try:
                 with self._coordination.translating_errors(), contextlib.suppress(NoNodeError):
-                    holder = decode(path, asked.get()[0])
+                    raw, stat = asked.get()
+                    holder, incarnation = decode(path, raw), stat.czxid
             except TidingsError as error:
                 reply(flow_message("refused", flow, era, reason=str(error)))
             else:
-                self._open(flow, era, message, reply, holder)
+                self._open(flow, era, message, reply, holder, incarnation)
 
         self._coordination.client.get_async(path).rawlink(answered)
 
-    def _open(self, flow: Flow, era: Era, message: Message, reply: Reply, holder: dict[str, Any] | None) -> None:
+    def _open(
+        self,
+        flow: Flow,
+        era: Era,
+        message: Message,
+        reply: Reply,
+        holder: dict[str, Any] | None,
+        incarnation: int,
+    ) -> None:
         with self._workers.lock:
             held = self._held.setdefault((flow.stream, flow.shard), HeldFlow(flow))
-            if era <= held.era:
+            if incarnation > held.incarnation:  # the application was dropped and made again, and its epochs begin anew
+                held.incarnation, held.era = incarnation, NO_ERA
+            if era == held.withdrawn:
+                problem = "it was closed before it was opened"
+            elif era <= held.era:
                 problem = f"the flow's epoch is {held.era.epoch} already"
             elif holder is None or holder["id"] != self.id or holder["epoch"] != era.epoch:
                 problem = "ZooKeeper does not name this subscriber for that epoch"
@@ -281,7 +294,7 @@ class Subscriber:
             if message["t"] == "close":
                 held = held or self._held.setdefault((stream, shard), HeldFlow(Flow(self.application, stream, shard)))
                 if era > held.era:
-                    held.era = era  # an opening on which ZooKeeper has not answered yet comes too late now
+                    held.withdrawn = era  # the opening, on which ZooKeeper has not answered yet, comes too late now
             if held is not None and held.open and held.era == era:
                 self._workers.add(held, era, message, rows, reply)
                 return
