@@ -26,7 +26,16 @@ from tidings.errors import BufferFull, InvalidOption, ProducerClosed
 from tidings.logs import WritableLog
 from tidings.positions import Position, Positions
 from tidings.producer_items import ROW_OVERHEAD_BYTES, Item, Many, Single, as_table, joined
-from tidings.updates import MAX_PAYLOAD_BYTES, check_row, checked, from_rows, timed
+from tidings.updates import (
+    MAX_DELIVERABLE_BYTES,
+    MAX_PAYLOAD_BYTES,
+    check_row,
+    checked,
+    from_rows,
+    portions,
+    row_sizes,
+    timed,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +61,11 @@ class ProducerOptions:
         for name in ("max_rows", "max_bytes", "buffer_bytes", "max_payload_bytes"):
             if getattr(self, name) < 1:
                 raise InvalidOption(f"a producer's {name} is at least 1, not {getattr(self, name)!r}")
+        if self.max_payload_bytes > MAX_DELIVERABLE_BYTES:
+            raise InvalidOption(
+                f"a producer's max_payload_bytes is at most {MAX_DELIVERABLE_BYTES:,}, which a message to a subscriber "
+                f"can carry, not {self.max_payload_bytes:,}"
+            )
         if self.linger < 0:
             raise InvalidOption(f"a producer's linger is not negative, as {self.linger!r} is")
 
@@ -158,10 +172,9 @@ class Producer:
         return timed(from_rows(updates, max_payload_bytes=limit))
 
     def _portions(self, table: pa.Table) -> list[pa.Table]:
-        row_bytes = max(1, table.nbytes // max(1, len(table)))
         most_bytes = min(self.options.max_bytes, self.options.buffer_bytes // 2)
-        rows = max(1, min(self.options.max_rows, most_bytes // row_bytes))
-        return [table.slice(start, rows) for start in range(0, len(table), rows)]
+        runs = portions(row_sizes(table), self.options.max_rows, most_bytes)
+        return [table.slice(run.start, run.stop - run.start) for run in runs]
 
     def _put(self, item: Item, timeout: float | None = None) -> None:
         with self._changed:

@@ -208,3 +208,8 @@ def test_a_task_that_is_cancelled_leaves_the_others_alone(gate: Gate) -> None:
 
     asyncio.run(publish())
     assert sorted(held(gate._log)["object"].to_pylist()) == ["given up", "patient"]
+
+
+def test_a_payload_that_no_message_could_carry_is_not_accepted(log: DeltaLog) -> None:
+    with pytest.raises(InvalidOption, match="max_payload_bytes is at most 33,554,432"):
+        Producer(log, max_payload_bytes=64 * 2**20)

@@ -18,6 +18,8 @@ from tidings.updates import (
     check_row,
     checked,
     from_rows,
+    portions,
+    row_sizes,
     shard_of,
     shards_of,
     spark_schema,
@@ -149,3 +151,14 @@ def test_rows_become_updates_with_the_same_values_in_every_slice(
     assert to_updates(table.slice(start, count)) == expected
     for batch in table.to_batches():
         assert to_updates(batch.slice(start, count)) == expected
+
+
+def test_rows_are_cut_by_their_bytes_wherever_the_large_ones_are() -> None:
+    rows = [{"object": "o", "attributes": {"a": "x" * (1000 if n == 7 else 1)}} for n in range(10)]
+    table = from_rows([{**row, "payload": bytes(1000 if n == 3 else 1)} for n, row in enumerate(rows)])
+    for some in (table, table.slice(2, 6)):
+        sizes = row_sizes(some)
+        assert some.nbytes <= sizes.sum() <= some.nbytes + len(some)
+        runs = list(portions(sizes, 100, 900))
+        assert [at for run in runs for at in range(run.start, run.stop)] == list(range(len(some)))
+        assert all(sizes[run].sum() <= 900 or run.stop - run.start == 1 for run in runs)

@@ -30,7 +30,7 @@ from tidings.errors import InvalidOption, InvalidPosition, LogUnavailable
 from tidings.logs import Appended, Slice, TailReader, Transaction, check_held, resolve_path
 from tidings.positions import Bounds, Position, Positions
 from tidings.storage.delta_commits import milliseconds
-from tidings.updates import SCHEMA, shards_of
+from tidings.updates import SCHEMA, portions, row_sizes, shards_of
 from tidings_connectors.delta.maintenance import Maintenance, plan_retention, plan_truncation
 from tidings_connectors.delta.segments import (
     Offsets,
@@ -211,7 +211,7 @@ class DeltaLog:
         done = False
         try:
             floors = snapshot.heads
-            for rows in _portions(updates):
+            for rows in portions(row_sizes(updates), SEGMENT_ROWS, SEGMENT_BYTES):
                 heads = floors.copy()
                 np.maximum.at(heads, shards[rows], seqs[rows])
                 order = np.lexsort((seqs[rows], shards[rows]))
@@ -303,13 +303,6 @@ def _reach(snapshot: SegmentSnapshot, start: Offsets, limit: int | None) -> Offs
 def _stamped(updates: pa.Table, shards: npt.NDArray[np.int32], seqs: npt.NDArray[np.int64]) -> pa.Table:
     columns = {"shard": pa.array(shards), "seq": pa.array(seqs), "index": pa.array(np.zeros(len(seqs), np.int32))}
     return pa.table([columns[name] if name in columns else updates[name] for name in SCHEMA.names], schema=SCHEMA)
-
-
-def _portions(updates: pa.Table) -> Iterator[slice]:
-    """Runs of rows that each make a segment of a size that can be handled in memory."""
-    row_bytes = max(1, updates.nbytes // max(1, len(updates)))
-    rows = max(1, min(SEGMENT_ROWS, SEGMENT_BYTES // row_bytes))
-    return (slice(start, min(start + rows, len(updates))) for start in range(0, len(updates), rows))
 
 
 def _positions(offsets: Offsets) -> Positions:

@@ -21,7 +21,8 @@ import pyarrow as pa
 
 from tidings.errors import DeliveryFailed
 from tidings.positions import Position, Positions
-from tidings.updates import SCHEMA
+from tidings.publisher.read_batch import MESSAGE_BYTES
+from tidings.updates import SCHEMA, portions, row_sizes
 from tidings.wire.connection import Connection
 from tidings.wire.protocol import PROTOCOL, Era, Message, pair
 from tidings.wire.security import Security
@@ -137,7 +138,10 @@ class _Task:
                 exchanges[place] = _Exchange(target, self._security)
             part = rows.slice(first, end - first)
             piece = part if wanted.all() else part.filter(pa.array(wanted))
-            exchanges[place].send(target, piece, Position(int(seqs[end - 1]), int(indexes[end - 1])))
+            for run in portions(row_sizes(piece), piece.num_rows, MESSAGE_BYTES):
+                some = piece.slice(run.start, run.stop - run.start)
+                last = end - 1 if run.stop == piece.num_rows else first + int(np.flatnonzero(wanted)[run.stop - 1])
+                exchanges[place].send(target, some, Position(int(seqs[last]), int(indexes[last])))
             sent += piece.num_rows
         return sent
 

@@ -15,9 +15,11 @@ import pyarrow.compute as pc
 from tidings.applications import Application
 from tidings.positions import Position
 from tidings.publisher.flow_session import FlowSession
+from tidings.updates import portions, row_sizes
 from tidings.wire.protocol import Message, pair
 
 MESSAGE_BYTES = 4 * 2**20
+PART_BYTES = 8 * 2**20  # of a read that are sent before the windows of flows are looked at again
 LARGE_BATCH_ROWS = 4096  # smaller ones are gathered before they are sent
 
 Rows = npt.NDArray[np.int64]
@@ -31,16 +33,21 @@ class ReadBatch:
     shards: npt.NDArray[np.int32]
     seqs: npt.NDArray[np.int64]
     indexes: npt.NDArray[np.int32]
-    row_bytes: float
+    sizes: npt.NDArray[np.int64]
+    """Bytes of each row."""
 
     @classmethod
     def split(cls, rows: pa.Table) -> Iterator[ReadBatch]:
-        """The rows of one read. A log that keeps its rows in the order of their shards has them sent without a copy."""
+        """The rows of one read, in parts after each of which flows may leave whose windows are full.
+
+        A log that keeps its rows in the order of their shards has them sent without a copy.
+        """
         batches = rows.to_batches()
         if len(rows) < LARGE_BATCH_ROWS * len(batches):
-            yield cls.of(rows)
-        else:
-            yield from (cls.of(pa.Table.from_batches([batch])) for batch in batches)
+            batches = rows.combine_chunks().to_batches()
+        for batch in batches:
+            for run in portions(row_sizes(batch), len(batch), PART_BYTES):
+                yield cls.of(pa.Table.from_batches([batch.slice(run.start, run.stop - run.start)]))
 
     @classmethod
     def of(cls, rows: pa.Table) -> ReadBatch:
@@ -49,8 +56,8 @@ class ReadBatch:
         if np.any(np.diff(shards) < 0):
             order = np.argsort(shards, kind="stable")
             rows, shards = rows.combine_chunks().take(order), shards[order]
-        row_bytes = rows.nbytes / max(1, len(rows))
-        return cls(rows.combine_chunks(), shards, rows["seq"].to_numpy(), rows["index"].to_numpy(), row_bytes)
+        rows = rows.combine_chunks()
+        return cls(rows, shards, rows["seq"].to_numpy(), rows["index"].to_numpy(), row_sizes(rows))
 
     def after(self, shard: int, position: Position) -> tuple[int, int]:
         """Where the rows of a shard after a position begin and end."""
@@ -85,19 +92,23 @@ class Part(NamedTuple):
 
 
 def messages(batch: ReadBatch, parts: Sequence[Part]) -> Iterator[tuple[Message, pa.RecordBatch]]:
-    """Messages of a size that travels well: each with rows of one flow or several, one after the other."""
-    most = max(1, int(MESSAGE_BYTES / max(1.0, batch.row_bytes)))
+    """Messages of a size that travels well: each with rows of one flow or several, one after the other.
+
+    A row that is larger than a message should be has one of its own.
+    """
     gathered: list[Part] = []
-    count = 0
+    room = MESSAGE_BYTES
     for session, rows, upto in parts:
-        for start in range(0, len(rows), most):
-            piece = rows[start : start + most]
-            last = start + most >= len(rows)
-            gathered.append(Part(session, piece, upto if last else batch.position(int(piece[-1]))))
-            count += len(piece)
-            if count >= most:
+        sizes = batch.sizes[rows]
+        for run in portions(sizes, len(rows), MESSAGE_BYTES):
+            size = int(sizes[run].sum())
+            if gathered and size > room:
                 yield _message(batch, gathered)
-                gathered, count = [], 0
+                gathered, room = [], MESSAGE_BYTES
+            piece = rows[run]
+            last = run.stop == len(rows)
+            gathered.append(Part(session, piece, upto if last else batch.position(int(piece[-1]))))
+            room -= size
     if gathered:
         yield _message(batch, gathered)
 
