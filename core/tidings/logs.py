@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,12 +18,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.errors import LogRestored, PluginBroken, PluginMissing, PositionsLost
+from tidings.errors import LogRestored, LogUnavailable, PluginBroken, PluginMissing, PositionsLost, TidingsError
 from tidings.plugins import load
 from tidings.positions import Bounds, Position, Positions
 from tidings.stream_definition import StreamDefinition, split_address
 
 SEARCHED_ROWS = 10_000
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -197,6 +200,18 @@ def resolve_path(location: str, folder: Path) -> str:
     ('/project/data/contacts', 's3://bucket/contacts')
     """
     return location if "://" in location else os.path.abspath(folder / Path(location).expanduser())
+
+
+@contextlib.contextmanager
+def containing_errors(stream: str) -> Iterator[None]:
+    """Whatever a log raises becomes an error of ours: a log may be anybody's, and harms its own stream alone."""
+    try:
+        yield
+    except TidingsError:
+        raise
+    except Exception as error:
+        logger.exception("the log of stream %r failed", stream)
+        raise LogUnavailable(f"the log of stream {stream!r} failed with {type(error).__name__}: {error}") from error
 
 
 def create_log(stream: StreamDefinition) -> Log:

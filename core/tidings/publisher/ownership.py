@@ -118,7 +118,9 @@ class Ownership:
     def take(self, wanted: Sequence[Wanted], record: dict[str, Any]) -> list[Taken | None]:
         """Become the owner of flows, in one transaction each; None for one that has an owner, or cannot be served.
 
-        All are asked for before the first answer is waited for: thousands of flows take a few round trips.
+        All are asked for before the first answer is waited for: thousands of flows take a few round trips. None also
+        for one whose answer did not come, though ZooKeeper may have taken the transaction: whoever takes it again finds
+        an owner of this very session, and disowns it.
         """
         tree = self._coordination
         with tree.translating_errors():
@@ -127,7 +129,7 @@ class Ownership:
             for parent in {one.flow.place[:-1] for one, there in zip(wanted, found, strict=True) if not there["place"]}:
                 tree.create_path(*parent)
         begun = [self._begin(one, there, record) for one, there in zip(wanted, found, strict=True)]
-        return [taken if pending is not None and self._done(pending) else None for taken, pending in begun]
+        return [taken if pending is not None and self._certainly_done(pending) else None for taken, pending in begun]
 
     def _ask(self, flow: Flow) -> dict[str, Any]:
         tree = self._coordination
@@ -194,6 +196,13 @@ class Ownership:
             return False
         self._coordination.delete(*flow.place, "owner")
         return True
+
+    def _certainly_done(self, pending: Any) -> bool:
+        try:
+            return self._done(pending)
+        except TidingsError as error:
+            logger.info("a flow was perhaps taken: %s", error)
+            return False
 
     def _done(self, pending: Any) -> bool:
         with self._coordination.translating_errors():

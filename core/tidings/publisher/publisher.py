@@ -28,7 +28,7 @@ from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import CoordinationUnavailable, PublisherExists, TidingsError
 from tidings.flows import Flow
-from tidings.logs import Log, open_log
+from tidings.logs import Log, containing_errors, open_log
 from tidings.names import check_name
 from tidings.positions import Position, Positions
 from tidings.publisher.assignment import Assignment
@@ -263,8 +263,10 @@ class Publisher:
                     self._outbox.carry_out(session, session.redefine(plan.applications[flow.application]))
         wanted = [flow for flow in mine if flow not in owned and flow.stream in self._pumps.running]
         self._nodes.fill([(*flow.place, "owner") for flow in wanted])
-        # One that has an owner is looked at again when that is gone, which the cache tells.
-        free = [flow for flow in wanted if self._nodes.value(*flow.place, "owner") is None]
+        # One that has another owner is looked at again when that is gone, which the cache tells. One that is ours, and
+        # that we do not send, was taken by a transaction whose answer was lost.
+        owners = {flow: self._nodes.value(*flow.place, "owner") for flow in wanted}
+        free = [flow for flow, owner in owners.items() if owner is None or owner.get("publisher") == self.name]
         whole = [
             self._take(free[at : at + TAKE_BATCH_FLOWS], plan.applications)
             for at in range(0, len(free), TAKE_BATCH_FLOWS)
@@ -290,15 +292,17 @@ class Publisher:
         bounds = {}
         for stream in {flow.stream for flow in flows} & self._pumps.running.keys():
             try:
-                bounds[stream] = self._pumps.running[stream].log.bounds()
+                with containing_errors(stream):
+                    bounds[stream] = self._pumps.running[stream].log.bounds()
             except TidingsError as error:
                 self._pumps.give_up(stream, str(error))
                 self._release_given_up()
         flows = [flow for flow in flows if flow.stream in bounds]
 
         def start(flow: Flow, before: Position | None) -> Position:
-            log = self._pumps.running[flow.stream].log
-            return starting_position(applications[flow.application], flow, log, bounds[flow.stream][flow.shard], before)
+            log, held = self._pumps.running[flow.stream].log, bounds[flow.stream][flow.shard]
+            with containing_errors(flow.stream):
+                return starting_position(applications[flow.application], flow, log, held, before)
 
         wanted = [
             Wanted(flow, functools.partial(start, flow), self._nodes.version("applications", flow.application))
@@ -339,9 +343,11 @@ class Publisher:
             del self._given_up[flow]
 
     def _pump(self, stream: StreamDefinition) -> Pump:
+        with containing_errors(stream.name):
+            log = open_log(stream)
         pump = Pump(
             stream,
-            open_log(stream),
+            log,
             self.may_send,
             self._outbox,
             bulk=self._send_in_bulk if self._spark else None,

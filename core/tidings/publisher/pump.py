@@ -11,15 +11,15 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from tidings.applications import Application
 from tidings.errors import DeliveryFailed, LogRestored, PositionsLost, TidingsError
 from tidings.flows import Flow
-from tidings.logs import Log, TailedLog
-from tidings.positions import Position, Positions
+from tidings.logs import Log, TailedLog, containing_errors
+from tidings.positions import Bounds, Position, Positions
 from tidings.publisher.allocation import Allocation
 from tidings.publisher.bulk import BULK_LIMIT_ROWS, BULK_ROWS
 from tidings.publisher.caravans import Caravan
@@ -131,7 +131,8 @@ class Pump:
 
     def step(self, caravan: Caravan) -> bool:
         """Read what comes next and send it to the flows of the caravan; False if there was nothing."""
-        bounds = self._log.bounds()
+        with containing_errors(self.stream.name):
+            bounds = self._log.bounds()
         if bounds is caravan.idle_at:
             return False
         caravan.idle_at = None if self._tailed else bounds
@@ -142,16 +143,14 @@ class Pump:
             rides = {one: one.ride for one in self.flows.values() if one.ride and one.ride.caravan is caravan}
         if not rides:
             return False
-        behind = sum(bounds[one.shard].head.seq - one.sent.seq for one in rides)
-        large = self._bulk is not None and behind >= self._bulk_rows
-        busy = self._send_in_bulk(caravan, rides) if large else self._read_and_send(caravan, rides)
-        if busy:
-            caravan.idle_at = None
-        return busy
-
-    def _read_and_send(self, caravan: Caravan, rides: Rides) -> bool:
+        backlog = self._backlog(rides, bounds)
+        rest = {one: ride for one, ride in rides.items() if one not in backlog}
+        # What fails is tried again though the log does not change, and so is a flow that is not drained yet.
+        again = True
         try:
-            rows, upto = caravan.reader.read(Positions(self._stands(rides)), self._read_rows)
+            busy = self._read_and_send(caravan, rest) if rest else False
+            busy |= self._send_in_bulk(caravan, backlog) if backlog else False
+            again = busy or bool(backlog)
         except LogRestored as error:
             if self.stream.replicas:
                 raise  # this one is not as far yet as the one that was read before
@@ -160,6 +159,23 @@ class Pump:
         except PositionsLost as error:
             self._data_loss.truncated(rides, error.lost)
             return True
+        finally:
+            if again:
+                caravan.idle_at = None
+        return busy
+
+    def _backlog(self, rides: Rides, bounds: Mapping[int, Bounds]) -> Rides:
+        """The flows before which so much lies that Spark's executors should send it; none if that is not worth it."""
+        if self._bulk is None:
+            return {}
+        with self.lock:
+            reliable = {one: ride for one, ride in rides.items() if one.application.mode == "reliable"}
+            behind = sum(bounds[one.shard].head.seq - one.sent.seq for one in reliable)
+        return reliable if behind >= self._bulk_rows else {}
+
+    def _read_and_send(self, caravan: Caravan, rides: Rides) -> bool:
+        with containing_errors(self.stream.name):
+            rows, upto = caravan.reader.read(Positions(self._stands(rides)), self._read_rows)
         self._trouble = None
         with self.lock:
             self.bytes_read += rows.nbytes
@@ -182,13 +198,9 @@ class Pump:
         return stands
 
     def _send_in_bulk(self, caravan: Caravan, rides: Rides) -> bool:
-        """Let Spark's executors send; what they do not manage is sent again from the datamarkers."""
+        """Let Spark's executors send to flows that are drained; what fails is sent again from their datamarkers."""
         with self.lock:
-            group = {
-                one: ride
-                for one, ride in rides.items()
-                if one.ride is ride and one.drained and one.application.mode == "reliable"
-            }
+            group = {one: ride for one, ride in rides.items() if one.ride is ride and one.drained}
             caravan.bulk = bool(group)
         if not group:
             return False
@@ -256,7 +268,7 @@ class Pump:
             ready = [(to, list(messages(batch, parts))) for to, parts in outgoing.items()]
             # All is built by now: a flow that was advanced for rows which could not be sent would lose them.
             for one, wanted, upto in passed:
-                size = int(len(wanted) * batch.row_bytes)
+                size = int(batch.sizes[wanted].sum())
                 self.bytes_sent += size
                 self._outbox.carry_out(one, one.advance(upto, size, skipped.get(one, 0)))
             for connection, built in ready:
