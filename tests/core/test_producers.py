@@ -208,3 +208,91 @@ def test_a_task_that_is_cancelled_leaves_the_others_alone(gate: Gate) -> None:
 
     asyncio.run(publish())
     assert sorted(held(gate._log)["object"].to_pylist()) == ["given up", "patient"]
+
+
+def test_an_event_loop_that_is_closed_leaves_the_producer_to_others(gate: Gate) -> None:
+    producer = AsyncProducer(gate, linger=0, buffer_bytes=1_000)  # type: ignore[arg-type]  # a log all the same
+    left = asyncio.new_event_loop()
+    accepted = left.create_task(producer.publish("accepted", payload=b"x" * 700))
+    waiting = left.create_task(producer.publish("waits for room", payload=b"x" * 700))
+    left.run_until_complete(asyncio.sleep(0.05))
+    left.close()
+    gate.open.set()
+
+    async def publish() -> None:
+        async with asyncio.timeout(10):
+            await producer.publish("later")
+        await producer.close()
+
+    asyncio.run(publish())
+    assert not accepted.done()
+    assert not waiting.done()
+    for task in (accepted, waiting):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # pending for ever is the point
+    assert sorted(held(gate._log)["object"].to_pylist()) == ["accepted", "later"]
+
+
+def test_nothing_that_a_caller_does_with_its_future_ends_the_producer(log: DeltaLog) -> None:
+    def leave(future: Future[Position]) -> None:
+        raise SystemExit
+
+    with Producer(log, linger=0.5) as producer:
+        producer.publish("leaves").add_done_callback(leave)
+        producer.publish_many([{"object": "leaves too"}]).add_done_callback(leave)  # type: ignore[arg-type]
+        producer.publish("taken over").set_result(Position(7))
+        producer.publish("beside").result(10)
+        producer.publish("later").result(10)
+    assert held(log).num_rows == 5
+
+
+def test_a_callback_cannot_wait_for_the_thread_that_it_is_called_in(gate: Gate) -> None:
+    refused: list[BaseException] = []
+
+    def publish_more(future: Future[Position]) -> None:
+        for call in (lambda: producer.publish("more", payload=b"x" * 700), producer.flush):
+            try:
+                call()
+            except BufferFull as error:
+                refused.append(error)
+
+    with Producer(gate, linger=0, buffer_bytes=1_000) as producer:  # type: ignore[arg-type]  # a log all the same
+        first = producer.publish("first", payload=b"x" * 700)
+        first.add_done_callback(publish_more)
+        gate.open.set()
+        first.result(10)
+        producer.publish("later", payload=b"x" * 700, timeout=10).result(10)
+    assert len(refused) == 2
+
+
+def test_a_producer_whose_thread_dies_fails_what_waits_and_refuses_the_rest(gate: Gate) -> None:
+    def die(updates: pa.Table, transaction: Transaction | None = None) -> None:
+        gate.entered.set()
+        assert gate.open.wait(30)
+        raise SystemExit
+
+    gate.append = die  # type: ignore[method-assign]
+    producer = Producer(gate, linger=0, buffer_bytes=1_000)  # type: ignore[arg-type]  # a log all the same
+    under_way = producer.publish("under way", payload=b"x" * 300)
+    assert gate.entered.wait(10)
+    gathered = producer.publish("gathered", payload=b"x" * 300)
+    refused: list[BaseException] = []
+
+    def wait_for_room() -> None:
+        try:
+            producer.publish("waits for room", payload=b"x" * 700)
+        except ProducerClosed as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=wait_for_room)
+    thread.start()
+    gate.open.set()
+    for future in (under_way, gathered):
+        with pytest.raises(ProducerClosed, match=r"ended before its time, by SystemExit\(\): make another one"):
+            future.result(10)
+    thread.join(10)
+    assert len(refused) == 1
+    with pytest.raises(ProducerClosed, match="ended before its time"):
+        producer.publish("later", timeout=10)
+    with pytest.raises(ProducerClosed, match="ended before its time"):
+        producer.flush(timeout=10)
+    producer.close()
