@@ -77,10 +77,9 @@ class Producer:
         self._log = log
         self._waiting: deque[Item] = deque()
         self._buffered = 0
-        self._unfinished = 0
+        self._accepted_rows = self._finished_rows = self._flushed_rows = 0
         self._room_callbacks: list[Callable[[], None]] = []
         self._changed = threading.Condition()
-        self._flushing = False
         self._closed = False
         self._failure: BaseException | None = None
         self._committer = threading.Thread(target=self._commit_all, name="tidings-producer", daemon=True)
@@ -118,17 +117,8 @@ class Producer:
         return joined([item.future for item in items])
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was published before is durable or has failed."""
-        with self._changed:
-            self._flushing = True
-            self._changed.notify_all()
-            done = self._changed.wait_for(
-                lambda: self._unfinished == 0 or self._failure is not None, self._patience(timeout)
-            )
-            self._flushing = False
-            self._check_alive()
-        if not done:
-            raise BufferFull(f"{self._unfinished} updates were still not durable after {timeout or 0:g} s")
+        """Wait until all that was published before is durable or has failed; what is published meanwhile may wait."""
+        self._flush(self._accepted_rows, timeout)
 
     def close(self) -> None:
         """Make durable what was published, then end. Later calls of `publish` raise `ProducerClosed`."""
@@ -183,6 +173,18 @@ class Producer:
                 )
             self._accept(item)
 
+    def _flush(self, upto: int, timeout: float | None = None) -> None:
+        """Wait for the first so many of all rows that were ever accepted; they are finished in that order."""
+        with self._changed:
+            self._flushed_rows = max(self._flushed_rows, upto)
+            self._changed.notify_all()
+            timeout = self._patience(timeout)
+            done = self._changed.wait_for(lambda: self._finished_rows >= upto or self._failure is not None, timeout)
+            self._check_alive()
+            if not done:
+                left = upto - self._finished_rows
+                raise BufferFull(f"{left} updates were still not durable after {timeout:g} s")
+
     def _patience(self, timeout: float | None) -> float | None:
         """How long the caller may wait: not at all in the thread that it would wait for."""
         return 0.0 if threading.current_thread() is self._committer else timeout
@@ -200,7 +202,7 @@ class Producer:
             raise ProducerClosed("the producer is closed")
         self._waiting.append(item)
         self._buffered += item.bytes
-        self._unfinished += item.rows
+        self._accepted_rows += item.rows
         self._changed.notify_all()
 
     def _put_or_call(self, item: Item, on_room: Callable[[], None]) -> bool:
@@ -262,13 +264,14 @@ class Producer:
             return batch
 
     def _is_enough(self) -> bool:
-        few = self._unfinished < self.options.max_rows and self._buffered < self.options.max_bytes
-        return self._closed or self._flushing or not few
+        rows = self._accepted_rows - self._finished_rows
+        few = rows < self.options.max_rows and self._buffered < self.options.max_bytes
+        return self._closed or self._flushed_rows > self._finished_rows or not few
 
     def _finish(self, batch: list[Item]) -> None:
         with self._changed:
             self._buffered -= sum(item.bytes for item in batch)
-            self._unfinished -= sum(item.rows for item in batch)
+            self._finished_rows += sum(item.rows for item in batch)
             callbacks = self._take_room_callbacks()
             self._changed.notify_all()
         _call(callbacks)
@@ -349,8 +352,8 @@ class AsyncProducer:
         await asyncio.to_thread(self._producer.close)
 
     async def flush(self) -> None:
-        """Wait until all that was published before is durable or has failed."""
-        await asyncio.to_thread(self._producer.flush)
+        """Wait until all that was published before is durable or has failed; what is published meanwhile may wait."""
+        await asyncio.to_thread(self._producer._flush, self._producer._accepted_rows)
 
     async def __aenter__(self) -> AsyncProducer:
         return self

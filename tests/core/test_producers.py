@@ -12,7 +12,7 @@ from tidings.errors import BufferFull, InvalidOption, InvalidUpdate, LogUnavaila
 from tidings.logs import Appended, Transaction
 from tidings.positions import Position, Positions
 from tidings.producers import AsyncProducer, Producer
-from tidings.testing import check_log, held, make_updates
+from tidings.testing import check_log, eventually, held, make_updates
 from tidings.updates import shard_of, to_updates
 from tidings_connectors.delta.log import DeltaLog
 
@@ -25,6 +25,7 @@ class Gate:
         self.open = threading.Event()
         self.entered = threading.Event()
         self.fail = False
+        self.stop_after: int | None = None
         self.sizes: list[int] = []
 
     def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
@@ -33,6 +34,8 @@ class Gate:
         if self.fail:
             raise LogUnavailable("the disk is on fire")
         self.sizes.append(len(updates))
+        if len(self.sizes) == self.stop_after:
+            self.open.clear()
         return self._log.append(updates, transaction)
 
     def __getattr__(self, name: str) -> object:
@@ -164,6 +167,37 @@ def test_flush_does_not_wait_for_the_linger(log: DeltaLog) -> None:
         future = producer.publish("alice")
         producer.flush(timeout=30)
         assert future.done()
+
+
+def test_flush_waits_for_what_was_published_before_it_and_for_no_more(gate: Gate) -> None:
+    with Producer(gate, linger=0, max_rows=1) as producer:  # type: ignore[arg-type]  # a log all the same
+        before = producer.publish("before")
+        assert gate.entered.wait(10)
+        flushed = threading.Thread(target=producer.flush)
+        flushed.start()
+        eventually(lambda: producer._flushed_rows)
+        gate.stop_after = 1
+        after = producer.publish("after")
+        gate.open.set()
+        flushed.join(10)
+        assert not flushed.is_alive()
+        assert before.done()
+        assert not after.done()
+        with pytest.raises(BufferFull, match=r"1 updates were still not durable after 0\.05 s"):
+            producer.flush(timeout=0.05)
+        gate.open.set()
+
+
+def test_two_flushes_at_once_both_forgo_the_linger(log: DeltaLog) -> None:
+    with Producer(log, linger=60) as producer:
+        for _ in range(5):
+            producer.publish("alice")
+            flushes = [threading.Thread(target=producer.flush, args=(30,)) for _ in range(3)]
+            for flush in flushes:
+                flush.start()
+            for flush in flushes:
+                flush.join(10)
+                assert not flush.is_alive()
 
 
 def test_publish_many_of_nothing_is_done_at_once(log: DeltaLog) -> None:
