@@ -149,6 +149,14 @@ def test_a_bad_update_is_refused_at_the_call_and_nothing_of_its_table_is_written
             producer.publish("alice", payload=b"x" * (2**20 + 1))
         with pytest.raises(InvalidUpdate, match="negative"):
             producer.publish_many([{"object": "alice"}, {"object": "bob", "version": -5}])
+        late = dt.datetime(9999, 12, 31, 23, tzinfo=dt.timezone(dt.timedelta(hours=-5)))
+        with pytest.raises(InvalidUpdate, match="object 'alice' is not in the years 1 to 9999"):
+            producer.publish("alice", time=late)
+        with pytest.raises(InvalidUpdate, match="object 'bob' is not in the years 1 to 9999"):
+            producer.publish_many([{"object": "alice"}, {"object": "bob", "time": late}])
+        times = pa.array([0, 2**60], pa.int64()).cast(pa.timestamp("us", "UTC"))
+        with pytest.raises(InvalidUpdate, match="object 'bob' is not in the years 1 to 9999"):
+            producer.publish_many(pa.table({"object": ["alice", "bob"], "time": times}))
     assert held(log).num_rows == 0
 
 

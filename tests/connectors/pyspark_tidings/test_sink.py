@@ -63,6 +63,10 @@ def test_a_bad_row_fails_the_write_and_nothing_is_appended(
     rows = spark.createDataFrame([("alice", 1), ("bob", -1)], "object string, version long")
     with pytest.raises(PySparkException, match="version -1 of object 'bob' is negative"):
         rows.write.format("tidings").options(**options).mode("append").save()
+    with pytest.raises(PySparkException, match=r"time 253402300800000000 .* of object 'a' is not in the years"):
+        spark.sql("select 'a' as object, timestamp_micros(253402300800000000) as time").write.format("tidings").options(
+            **options
+        ).mode("append").save()
     with pytest.raises(PySparkException, match="no column 'colour'"):
         spark.sql("select 'a' as object, 'red' as colour").write.format("tidings").options(**options).mode(
             "append"

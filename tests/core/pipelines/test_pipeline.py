@@ -117,11 +117,22 @@ class Wrong(Stage):
         return batch.withColumn("version", sf.lit(-5).cast("long"))
 
 
+class Late(Stage):
+    """Gives its rows a time that no reader in Python could take."""
+
+    def apply(self, batch: DataFrame, state: State) -> DataFrame:
+        return batch.withColumn("time", sf.timestamp_micros(sf.lit(253_402_300_800_000_000)))
+
+
 @pytest.mark.parametrize(
     ("stage", "told"),
     [
         (Failing(), "pipeline 'p' failed: ValueError: this batch is no good$"),
         (Wrong(), "pipeline 'p' failed: version -5 of object 'object-.*' is negative$"),
+        (
+            Late(),
+            "pipeline 'p' failed: time 253402300800000000 .* of object 'object-.*' is not in the years 1 to 9999",
+        ),
     ],
 )
 def test_a_pipeline_that_fails_says_why_and_writes_nothing(
