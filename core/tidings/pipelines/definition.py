@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tidings.errors import InvalidOption, LogMismatch
 from tidings.names import check_name
 from tidings.stages import Stage, make
+from tidings.storage.durable import replace, sync_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,6 +112,10 @@ class PipelineDefinition:
         """Note which inputs the checkpoint is for."""
         self.check_inputs()
         self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / "inputs.json.tmp"
-        draft.write_text(json.dumps(self._inputs()))
-        os.replace(draft, self.folder / "inputs.json")
+        for parent in self.folder.parents[:3]:  # those that may have been made just now
+            sync_folder(parent)
+        self._note("inputs.json", self._inputs())
+
+    def _note(self, name: str, value: Any) -> None:
+        content = json.dumps(value)
+        replace(self.folder / name, self.folder / f"{name}.tmp", lambda draft: draft.write_text(content))

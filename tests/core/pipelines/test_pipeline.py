@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,25 @@ def test_a_checkpoint_of_other_inputs_is_refused(
     make(stage=EVERYTHING).run(spark, once=True)
     with pytest.raises(LogMismatch, match=r"has read contacts \(4 shards in .* cannot go on with other inputs"):
         make(stage=EVERYTHING, input=["clicks"]).run(spark, once=True)
+
+
+def test_which_inputs_a_checkpoint_is_for_is_durable_before_there_is_one(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bool]] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), (pipeline.folder / "inputs.json").exists()))
+        sync(descriptor)
+
+    pipeline = make(stage=EVERYTHING)
+    monkeypatch.setattr(os, "fsync", note)
+    pipeline.note_inputs()
+    assert synced[-2:] == [(str(pipeline.folder / "inputs.json.tmp"), False), (str(pipeline.folder), True)]
+    assert {str(folder) for folder in (pipeline.folder.parent, pipeline.folder.parent.parent)} < {
+        one for one, _ in synced
+    }
 
 
 def test_what_has_no_place_in_the_log_keeps_the_order_that_it_has() -> None:
