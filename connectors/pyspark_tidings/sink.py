@@ -2,12 +2,12 @@
 
 Executors check the rows and stage them: few rows travel inside their commit message, many in an Arrow file beside the
 log. The driver appends the rows of all tasks in one commit, in the order of the partitions. For a streaming query the
-commit carries the query's id and the number of the micro-batch, and the log takes each of those once.
+commit carries the query's id, the number of the micro-batch, and the offsets at which the batch ends, as a checkpoint
+in a local folder notes them. The log takes each batch once, and refuses another under its number.
 """
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from pyspark_tidings.options import WriteOptions
 from tidings.errors import InvalidOption
-from tidings.logs import Transaction, WritableLog
+from tidings.logs import UNKNOWN_ENDS, Transaction, WritableLog
+from tidings.pipelines.checkpoint import covered, query_id
 from tidings.streams import Stream
 from tidings.updates import PUBLISHED, checked, timed
 
@@ -59,7 +60,7 @@ class _Writing:
         """Append what was staged, all of it or nothing."""
         messages = [one for one in staged if isinstance(one, Staged)]
         rows = pa.concat_tables([PUBLISHED.empty_table(), *map(_read, messages)])
-        if len(rows):
+        if len(rows) or transaction:  # a batch without rows may be one that cannot be, too
             log = self._log()
             log.append(timed(rows), transaction)
             log.close()
@@ -106,23 +107,28 @@ class StreamWriter(DataSourceStreamArrowWriter, _Writing):
         return self.stage(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        self.append(messages, Transaction(self._app(), batchId))
+        checkpoint = self._checkpoint()
+        ends = UNKNOWN_ENDS if checkpoint is None else covered(checkpoint, batchId)
+        self.append(messages, Transaction(self._app(checkpoint), batchId, ends))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         self.discard(messages)
 
-    def _app(self) -> str:
+    def _app(self, checkpoint: Path | None) -> str:
         """Who writes: the id that Spark keeps in the checkpoint, and makes anew when the checkpoint is made anew."""
         if self._options.app:
             return self._options.app
-        place = urlparse(self._options.checkpoint or "")
-        if place.scheme not in ("", "file") or not place.path:
+        if checkpoint is None:
             raise InvalidOption(
                 "format('tidings') cannot tell which query writes: set the option 'checkpointLocation' to a local "
                 "folder, or the option 'txnAppId' to a name that no other query uses and that goes with the checkpoint"
             )
-        metadata: dict[str, Any] = json.loads((Path(unquote(place.path)) / "metadata").read_text())
-        return f"spark-query-{metadata['id']}"
+        return f"spark-query-{query_id(checkpoint)}"
+
+    def _checkpoint(self) -> Path | None:
+        """Where the query's checkpoint is, if that is a folder here."""
+        place = urlparse(self._options.checkpoint or "")
+        return Path(unquote(place.path)) if place.scheme in ("", "file") and place.path else None
 
 
 def _write(sink: Any, *parts: Any) -> None:

@@ -31,11 +31,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
+UNKNOWN_ENDS = -1  # of a transaction whose writer cannot say what it covers
+
+
 class Transaction(NamedTuple):
-    """Names an append, so that it happens once: a number that the log has seen from this `app` changes nothing."""
+    """Names an append, so that it happens once: the last number that the log has seen of this `app` changes nothing.
+
+    `ends` stands for what the append covers of that which it was made from: the same number with other ends is another
+    append, whose number is taken. The log keeps it beside the number, in the same commit, because there it cannot be
+    older or newer than the rows.
+    """
 
     app: str
     number: int
+    ends: int = UNKNOWN_ENDS
 
 
 class Appended(NamedTuple):
@@ -159,7 +168,8 @@ class WritableLog(Log, Protocol):
     def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
         """Add rows of the `PUBLISHED` columns; durable, and in order within a shard, when it returns.
 
-        All rows are added or none is. None is returned if the log holds this transaction already.
+        All rows are added or none is. None is returned if the log holds this transaction already, and `LogMismatch` is
+        raised if it holds another under this number, or a later one.
         """
 
     def truncate(self, before: Positions, *, dry_run: bool = False) -> dict[int, Bounds]:

@@ -5,16 +5,21 @@ is little, and appends it all at once; the futures are resolved when the log has
 commit is under way the next one gathers, so a busy producer commits back to back, and an idle one costs nothing.
 
 The buffer is bounded: a caller waits when it is full, and an asyncio caller is suspended.
+
+Callbacks of futures are called in that thread, and whatever they do, it goes on. They cannot wait for it: there
+`publish` raises `BufferFull` at once when the buffer is full, and so does `flush`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
+import logging
 import threading
 import time as clock
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
@@ -36,6 +41,8 @@ from tidings.updates import (
     row_sizes,
     timed,
 )
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,11 +91,11 @@ class Producer:
         self._log = log
         self._waiting: deque[Item] = deque()
         self._buffered = 0
-        self._unfinished = 0
+        self._accepted_rows = self._finished_rows = self._flushed_rows = 0
         self._room_callbacks: list[Callable[[], None]] = []
         self._changed = threading.Condition()
-        self._flushing = False
         self._closed = False
+        self._failure: BaseException | None = None
         self._committer = threading.Thread(target=self._commit_all, name="tidings-producer", daemon=True)
         self._committer.start()
 
@@ -124,14 +131,8 @@ class Producer:
         return joined([item.future for item in items])
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was published before is durable or has failed."""
-        with self._changed:
-            self._flushing = True
-            self._changed.notify_all()
-            done = self._changed.wait_for(lambda: self._unfinished == 0, timeout)
-            self._flushing = False
-        if not done:
-            raise BufferFull(f"{self._unfinished} updates were still not durable after {timeout:g} s")
+        """Wait until all that was published before is durable or has failed; what is published meanwhile may wait."""
+        self._flush(self._accepted_rows, timeout)
 
     def close(self) -> None:
         """Make durable what was published, then end. Later calls of `publish` raise `ProducerClosed`."""
@@ -178,46 +179,81 @@ class Producer:
 
     def _put(self, item: Item, timeout: float | None = None) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: self._closed or self._has_room(item), timeout):
+            timeout = self._patience(timeout)
+            if not self._changed.wait_for(lambda: self._ended() or self._has_room(item), timeout):
                 raise BufferFull(
                     f"the producer's buffer of {self.options.buffer_bytes:,} bytes stayed full for {timeout:g} s"
                 )
             self._accept(item)
+
+    def _flush(self, upto: int, timeout: float | None = None) -> None:
+        """Wait for the first so many of all rows that were ever accepted; they are finished in that order."""
+        with self._changed:
+            self._flushed_rows = max(self._flushed_rows, upto)
+            self._changed.notify_all()
+            timeout = self._patience(timeout)
+            done = self._changed.wait_for(lambda: self._finished_rows >= upto or self._failure is not None, timeout)
+            self._check_alive()
+            if not done:
+                left = upto - self._finished_rows
+                raise BufferFull(f"{left} updates were still not durable after {timeout:g} s")
+
+    def _patience(self, timeout: float | None) -> float | None:
+        """How long the caller may wait: not at all in the thread that it would wait for."""
+        return 0.0 if threading.current_thread() is self._committer else timeout
+
+    def _ended(self) -> bool:
+        return self._closed or self._failure is not None
 
     def _has_room(self, item: Item) -> bool:
         # An item that is larger than the whole buffer is let in alone, or it would wait for ever.
         return self._buffered == 0 or self._buffered + item.bytes <= self.options.buffer_bytes
 
     def _accept(self, item: Item) -> None:
+        self._check_alive()
         if self._closed:
             raise ProducerClosed("the producer is closed")
         self._waiting.append(item)
         self._buffered += item.bytes
-        self._unfinished += item.rows
+        self._accepted_rows += item.rows
         self._changed.notify_all()
 
     def _put_or_call(self, item: Item, on_room: Callable[[], None]) -> bool:
         """Accept the item if there is room; otherwise call back once there may be."""
         with self._changed:
-            if self._closed or self._has_room(item):
+            if self._ended() or self._has_room(item):
                 self._accept(item)
                 return True
             self._room_callbacks.append(on_room)
             return False
 
+    def _check_alive(self) -> None:
+        if self._failure is not None:
+            raise _ended_early(self._failure)
+
     def _commit_all(self) -> None:
-        while batch := self._gather():
-            try:
-                appended = self._log.append(as_table(batch))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the callers that wait must hear of it
-                self._fail(batch, error)
-            else:
-                assert appended is not None  # only transactions can be there already
-                at = 0
-                for item in batch:
-                    item.resolve(appended, at)
-                    at += item.rows
-            self._finish(batch)
+        batch: list[Item] = []
+        try:
+            while batch := self._gather():
+                self._commit(batch)
+                self._finish(batch)
+        except BaseException as error:
+            logger.exception("a producer's thread ends before its time")
+            self._give_up(batch, error)
+
+    def _commit(self, batch: list[Item]) -> None:
+        try:
+            appended = self._log.append(as_table(batch))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the callers that wait must hear of it
+            _fail(batch, error)
+            return
+        assert appended is not None  # only transactions can be there already
+        assert len(appended.seqs) == sum(item.rows for item in batch)
+        at = 0
+        for item in batch:
+            with _shielding():
+                item.resolve(appended, at)
+            at += item.rows
 
     def _gather(self) -> list[Item]:
         """The items of the next commit; empty when the producer is closed and all is done."""
@@ -241,21 +277,57 @@ class Producer:
             return batch
 
     def _is_enough(self) -> bool:
-        few = self._unfinished < self.options.max_rows and self._buffered < self.options.max_bytes
-        return self._closed or self._flushing or not few
-
-    def _fail(self, batch: list[Item], error: Exception) -> None:
-        for item in batch:
-            item.future.set_exception(error)
+        rows = self._accepted_rows - self._finished_rows
+        few = rows < self.options.max_rows and self._buffered < self.options.max_bytes
+        return self._closed or self._flushed_rows > self._finished_rows or not few
 
     def _finish(self, batch: list[Item]) -> None:
         with self._changed:
             self._buffered -= sum(item.bytes for item in batch)
-            self._unfinished -= sum(item.rows for item in batch)
-            callbacks, self._room_callbacks = self._room_callbacks, []
+            self._finished_rows += sum(item.rows for item in batch)
+            callbacks = self._take_room_callbacks()
             self._changed.notify_all()
-        for callback in callbacks:
+        _call(callbacks)
+
+    def _give_up(self, batch: list[Item], error: BaseException) -> None:
+        """Nobody commits any more: fail what waits. What was under way may be durable or not."""
+        with self._changed:
+            self._failure = error
+            left = [*batch, *self._waiting]
+            self._waiting.clear()
+            callbacks = self._take_room_callbacks()
+            self._changed.notify_all()
+        _fail([item for item in left if not item.future.done()], _ended_early(error))
+        _call(callbacks)
+
+    def _take_room_callbacks(self) -> list[Callable[[], None]]:
+        callbacks, self._room_callbacks = self._room_callbacks, []
+        return callbacks
+
+
+def _ended_early(failure: BaseException) -> ProducerClosed:
+    return ProducerClosed(f"the producer has ended before its time, by {failure!r}: make another one")
+
+
+def _fail(items: list[Item], error: Exception) -> None:
+    for item in items:
+        with _shielding():
+            item.future.set_exception(error)
+
+
+def _call(callbacks: list[Callable[[], None]]) -> None:
+    for callback in callbacks:
+        with _shielding():
             callback()
+
+
+@contextlib.contextmanager
+def _shielding() -> Iterator[None]:
+    """What a caller's callback or future does is the caller's own affair, and ends nothing here."""
+    try:
+        yield
+    except BaseException:
+        logger.exception("a caller of a producer failed when it was told what became of its updates")
 
 
 class AsyncProducer:
@@ -293,8 +365,8 @@ class AsyncProducer:
         await asyncio.to_thread(self._producer.close)
 
     async def flush(self) -> None:
-        """Wait until all that was published before is durable or has failed."""
-        await asyncio.to_thread(self._producer.flush)
+        """Wait until all that was published before is durable or has failed; what is published meanwhile may wait."""
+        await asyncio.to_thread(self._producer._flush, self._producer._accepted_rows)
 
     async def __aenter__(self) -> AsyncProducer:
         return self
@@ -309,7 +381,8 @@ class AsyncProducer:
         room = asyncio.Event()
 
         def wake() -> None:
-            loop.call_soon_threadsafe(room.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits any more
+                loop.call_soon_threadsafe(room.set)
 
         while not self._producer._put_or_call(item, wake):
             await room.wait()

@@ -27,6 +27,7 @@ MAX_OBJECT_BYTES = 1024
 MAX_VERSION = 2**63 - 1
 MAX_PAYLOAD_BYTES = 2**20
 MAX_DELIVERABLE_BYTES = 32 * 2**20  # of a payload: half of what a message to a subscriber may have
+FIRST_TIME, LAST_TIME = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
 KINDS = ("data", "gc", "tombstone")
 SHARD_SEED = 42  # the seed of Spark's own xxhash64()
 
@@ -134,8 +135,15 @@ def check_row(
         size = len(payload)
         if size > max_payload_bytes:
             raise InvalidUpdate(f"payload of object {object!r} has {size:,} bytes; the limit is {max_payload_bytes:,}")
-    if time is not None and (not isinstance(time, dt.datetime) or time.tzinfo is None):
-        raise InvalidUpdate(f"time {time!r} of object {object!r} is not a datetime with a time zone")
+    if time is not None:
+        if not isinstance(time, dt.datetime) or time.tzinfo is None:
+            raise InvalidUpdate(f"time {time!r} of object {object!r} is not a datetime with a time zone")
+        if not FIRST_TIME <= time <= LAST_TIME:
+            raise _no_such_year(time, object)
+
+
+def _no_such_year(time: Any, object: Any) -> InvalidUpdate:
+    return InvalidUpdate(f"time {time} of object {object!r} is not in the years 1 to 9999 of UTC")
 
 
 def _check_object(object: Any) -> None:
@@ -186,6 +194,8 @@ def checked(rows: pa.Table | pa.RecordBatch, *, max_payload_bytes: int = MAX_PAY
     table = pa.table(columns, schema=PUBLISHED)
     bad = _first_bad_row(table, max_payload_bytes)
     if bad is not None:
+        if not _in_years(table["time"].slice(bad, 1))[0].as_py():  # Python has no value for it that could be checked
+            raise _no_such_year(f"{table['time'].cast(pa.int64())[bad]} µs after 1970", table["object"][bad].as_py())
         check_row(**table.slice(bad, 1).to_pylist(maps_as_pydicts="lossy")[0], max_payload_bytes=max_payload_bytes)
         raise InvalidUpdate(f"row {bad} is no update: {table.slice(bad, 1).to_pylist()[0]!r}")
     return table
@@ -266,10 +276,17 @@ def _first_bad_row(table: pa.Table, max_payload_bytes: int) -> int | None:
         pc.fill_null(pc.less(table["range"], 0), True),
         pc.invert(pc.is_in(table["kind"], pa.array(KINDS))),
         pc.fill_null(pc.greater(pc.binary_length(table["payload"]), max_payload_bytes), False),
+        pc.invert(_in_years(table["time"])),
         *_null_attributes(table["attributes"]),
     ]
     at = pc.index(functools.reduce(pc.or_, bad), True).as_py()
     return None if at < 0 else int(at)
+
+
+def _in_years(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which times Python can hold; readers in Python would fail at others."""
+    first, last = (pa.scalar(time, times.type) for time in (FIRST_TIME, LAST_TIME))
+    return pc.fill_null(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)), True)
 
 
 def _null_attributes(attributes: pa.ChunkedArray) -> list[pa.Array]:

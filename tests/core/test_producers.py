@@ -12,7 +12,7 @@ from tidings.errors import BufferFull, InvalidOption, InvalidUpdate, LogUnavaila
 from tidings.logs import Appended, Transaction
 from tidings.positions import Position, Positions
 from tidings.producers import AsyncProducer, Producer
-from tidings.testing import check_log, held, make_updates
+from tidings.testing import check_log, eventually, held, make_updates
 from tidings.updates import shard_of, to_updates
 from tidings_connectors.delta.log import DeltaLog
 
@@ -25,6 +25,7 @@ class Gate:
         self.open = threading.Event()
         self.entered = threading.Event()
         self.fail = False
+        self.stop_after: int | None = None
         self.sizes: list[int] = []
 
     def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
@@ -33,6 +34,8 @@ class Gate:
         if self.fail:
             raise LogUnavailable("the disk is on fire")
         self.sizes.append(len(updates))
+        if len(self.sizes) == self.stop_after:
+            self.open.clear()
         return self._log.append(updates, transaction)
 
     def __getattr__(self, name: str) -> object:
@@ -146,6 +149,14 @@ def test_a_bad_update_is_refused_at_the_call_and_nothing_of_its_table_is_written
             producer.publish("alice", payload=b"x" * (2**20 + 1))
         with pytest.raises(InvalidUpdate, match="negative"):
             producer.publish_many([{"object": "alice"}, {"object": "bob", "version": -5}])
+        late = dt.datetime(9999, 12, 31, 23, tzinfo=dt.timezone(dt.timedelta(hours=-5)))
+        with pytest.raises(InvalidUpdate, match="object 'alice' is not in the years 1 to 9999"):
+            producer.publish("alice", time=late)
+        with pytest.raises(InvalidUpdate, match="object 'bob' is not in the years 1 to 9999"):
+            producer.publish_many([{"object": "alice"}, {"object": "bob", "time": late}])
+        times = pa.array([0, 2**60], pa.int64()).cast(pa.timestamp("us", "UTC"))
+        with pytest.raises(InvalidUpdate, match="object 'bob' is not in the years 1 to 9999"):
+            producer.publish_many(pa.table({"object": ["alice", "bob"], "time": times}))
     assert held(log).num_rows == 0
 
 
@@ -164,6 +175,37 @@ def test_flush_does_not_wait_for_the_linger(log: DeltaLog) -> None:
         future = producer.publish("alice")
         producer.flush(timeout=30)
         assert future.done()
+
+
+def test_flush_waits_for_what_was_published_before_it_and_for_no_more(gate: Gate) -> None:
+    with Producer(gate, linger=0, max_rows=1) as producer:  # type: ignore[arg-type]  # a log all the same
+        before = producer.publish("before")
+        assert gate.entered.wait(10)
+        flushed = threading.Thread(target=producer.flush)
+        flushed.start()
+        eventually(lambda: producer._flushed_rows)
+        gate.stop_after = 1
+        after = producer.publish("after")
+        gate.open.set()
+        flushed.join(10)
+        assert not flushed.is_alive()
+        assert before.done()
+        assert not after.done()
+        with pytest.raises(BufferFull, match=r"1 updates were still not durable after 0\.05 s"):
+            producer.flush(timeout=0.05)
+        gate.open.set()
+
+
+def test_two_flushes_at_once_both_forgo_the_linger(log: DeltaLog) -> None:
+    with Producer(log, linger=60) as producer:
+        for _ in range(5):
+            producer.publish("alice")
+            flushes = [threading.Thread(target=producer.flush, args=(30,)) for _ in range(3)]
+            for flush in flushes:
+                flush.start()
+            for flush in flushes:
+                flush.join(10)
+                assert not flush.is_alive()
 
 
 def test_publish_many_of_nothing_is_done_at_once(log: DeltaLog) -> None:
@@ -213,3 +255,91 @@ def test_a_task_that_is_cancelled_leaves_the_others_alone(gate: Gate) -> None:
 def test_a_payload_that_no_message_could_carry_is_not_accepted(log: DeltaLog) -> None:
     with pytest.raises(InvalidOption, match="max_payload_bytes is at most 33,554,432"):
         Producer(log, max_payload_bytes=64 * 2**20)
+
+
+def test_an_event_loop_that_is_closed_leaves_the_producer_to_others(gate: Gate) -> None:
+    producer = AsyncProducer(gate, linger=0, buffer_bytes=1_000)  # type: ignore[arg-type]  # a log all the same
+    left = asyncio.new_event_loop()
+    accepted = left.create_task(producer.publish("accepted", payload=b"x" * 700))
+    waiting = left.create_task(producer.publish("waits for room", payload=b"x" * 700))
+    left.run_until_complete(asyncio.sleep(0.05))
+    left.close()
+    gate.open.set()
+
+    async def publish() -> None:
+        async with asyncio.timeout(10):
+            await producer.publish("later")
+        await producer.close()
+
+    asyncio.run(publish())
+    assert not accepted.done()
+    assert not waiting.done()
+    for task in (accepted, waiting):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # pending for ever is the point
+    assert sorted(held(gate._log)["object"].to_pylist()) == ["accepted", "later"]
+
+
+def test_nothing_that_a_caller_does_with_its_future_ends_the_producer(log: DeltaLog) -> None:
+    def leave(future: Future[Position]) -> None:
+        raise SystemExit
+
+    with Producer(log, linger=0.5) as producer:
+        producer.publish("leaves").add_done_callback(leave)
+        producer.publish_many([{"object": "leaves too"}]).add_done_callback(leave)  # type: ignore[arg-type]
+        producer.publish("taken over").set_result(Position(7))
+        producer.publish("beside").result(10)
+        producer.publish("later").result(10)
+    assert held(log).num_rows == 5
+
+
+def test_a_callback_cannot_wait_for_the_thread_that_it_is_called_in(gate: Gate) -> None:
+    refused: list[BaseException] = []
+
+    def publish_more(future: Future[Position]) -> None:
+        for call in (lambda: producer.publish("more", payload=b"x" * 700), producer.flush):
+            try:
+                call()
+            except BufferFull as error:
+                refused.append(error)
+
+    with Producer(gate, linger=0, buffer_bytes=1_000) as producer:  # type: ignore[arg-type]  # a log all the same
+        first = producer.publish("first", payload=b"x" * 700)
+        first.add_done_callback(publish_more)
+        gate.open.set()
+        first.result(10)
+        producer.publish("later", payload=b"x" * 700, timeout=10).result(10)
+    assert len(refused) == 2
+
+
+def test_a_producer_whose_thread_dies_fails_what_waits_and_refuses_the_rest(gate: Gate) -> None:
+    def die(updates: pa.Table, transaction: Transaction | None = None) -> None:
+        gate.entered.set()
+        assert gate.open.wait(30)
+        raise SystemExit
+
+    gate.append = die  # type: ignore[method-assign]
+    producer = Producer(gate, linger=0, buffer_bytes=1_000)  # type: ignore[arg-type]  # a log all the same
+    under_way = producer.publish("under way", payload=b"x" * 300)
+    assert gate.entered.wait(10)
+    gathered = producer.publish("gathered", payload=b"x" * 300)
+    refused: list[BaseException] = []
+
+    def wait_for_room() -> None:
+        try:
+            producer.publish("waits for room", payload=b"x" * 700)
+        except ProducerClosed as error:
+            refused.append(error)
+
+    thread = threading.Thread(target=wait_for_room)
+    thread.start()
+    gate.open.set()
+    for future in (under_way, gathered):
+        with pytest.raises(ProducerClosed, match=r"ended before its time, by SystemExit\(\): make another one"):
+            future.result(10)
+    thread.join(10)
+    assert len(refused) == 1
+    with pytest.raises(ProducerClosed, match="ended before its time"):
+        producer.publish("later", timeout=10)
+    with pytest.raises(ProducerClosed, match="ended before its time"):
+        producer.flush(timeout=10)
+    producer.close()

@@ -102,6 +102,32 @@ def test_bytes_that_are_not_utf8_are_refused_in_a_table() -> None:
         checked(pa.table({"object": disguised}))
 
 
+FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # µs of 0001-01-01 and of the end of 9999-12-31
+
+
+@pytest.mark.parametrize("time", [LAST + 1, FIRST - 1, 2**63 - 1, -(2**63)])
+def test_a_time_that_python_cannot_hold_is_refused_in_a_table(time: int) -> None:
+    times = pa.array([None, FIRST, LAST, time], pa.int64()).cast(pa.timestamp("us", "UTC"))
+    table = pa.table({"object": ["a", "b", "c", "d"], "time": times})
+    with pytest.raises(
+        InvalidUpdate, match=f"^time {time} µs after 1970 of object 'd' is not in the years 1 to 9999 of"
+    ):
+        checked(table)
+    assert len(checked(table.slice(0, 3))) == 3
+
+
+@pytest.mark.parametrize(
+    ("year", "hours", "told"), [(9999, -5, "9999-12-31 23:00:00-05:00"), (1, 5, r"0001-01-01 00:00:00\+05:00")]
+)
+def test_a_time_that_is_in_another_year_of_utc_is_refused_likewise(year: int, hours: int, told: str) -> None:
+    zone = dt.timezone(dt.timedelta(hours=hours))
+    time = dt.datetime(year, 12, 31, 23, tzinfo=zone) if year > 1 else dt.datetime(year, 1, 1, tzinfo=zone)
+    with pytest.raises(InvalidUpdate, match=f"^time {told} of object 'a' is not in the years 1 to 9999 of UTC$"):
+        check_row("a", time=time)
+    with pytest.raises(InvalidUpdate, match="not in the years"):
+        from_rows([{"object": "a", "time": time}])
+
+
 rows = st.fixed_dictionaries(
     {"object": st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)},
     optional={

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import os
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -29,6 +30,7 @@ from tidings.errors import PipelineFailed, PipelineHeld
 from tidings.pipelines.pipeline import Pipeline
 from tidings.stages import Stage
 from tidings.stages.filter import FilterStage
+from tidings.stages.latest import LatestStage
 from tidings.stages.state import State
 from tidings.streams import Stream
 from tidings.testing import check_log, eventually, held, make_updates, read_table
@@ -91,6 +93,99 @@ def test_a_driver_that_dies_at_any_step_of_a_batch_leaves_nothing_lost_or_repeat
     assert all(found == list(range(1, len(found) + 1)) for found in numbers.values())
     counts = {row["object"]: row["seen"] for row in read_table(pipeline.tables, "counts")}
     assert counts == {name: len(found) for name, found in numbers.items()}
+
+
+# A checkpoint that goes back
+
+LATEST = LatestStage()
+
+
+@pytest.fixture
+def checkpoints(spark: SparkSession, contacts: Stream, make: Make, tmp_path: Path, stage: Stage) -> tuple[Path, ...]:
+    """The folder of a pipeline after three batches, and copies of it after the first and the third."""
+    output = None if stage is LATEST else "copies"
+    folder, older, newest = make(stage=stage, output=output).folder, tmp_path / "older", tmp_path / "newest"
+    for seed in range(3):
+        contacts.writable_log.append(make_updates(10, seed=seed))
+        make(stage=stage, output=output).run(spark, once=True)
+        if seed == 0:
+            shutil.copytree(folder, older)
+    shutil.copytree(folder, newest)
+    contacts.writable_log.append(make_updates(10, seed=3))
+    return folder, older, newest
+
+
+def put(copy: Path, place: Path) -> None:
+    shutil.rmtree(place)
+    shutil.copytree(copy, place)
+
+
+@pytest.mark.parametrize("stage", [EVERYTHING, LATEST])
+def test_a_checkpoint_that_went_back_fails_the_pipeline_and_its_newest_copy_goes_on(
+    spark: SparkSession, copies: Stream, make: Make, checkpoints: tuple[Path, ...], stage: Stage
+) -> None:
+    folder, older, newest = checkpoints
+    pipeline = make(stage=stage, output=None if stage is LATEST else "copies")
+    before = len(read_table(pipeline.tables, "latest")) if stage is LATEST else 30
+    put(older / "checkpoint", folder / "checkpoint")
+    for _ in range(2):  # it is not forgotten either
+        with pytest.raises(
+            PipelineFailed, match=rf"has begun batch 2, and batch 1 is no repeat .* or delete {folder} to"
+        ):
+            pipeline.run(spark, once=True)
+        assert (len(read_table(pipeline.tables, "latest")) if stage is LATEST else len(held(copies.log))) == before
+    put(newest / "checkpoint", folder / "checkpoint")
+    pipeline.run(spark, once=True)
+    if stage is LATEST:
+        names = {row["object"] for seed in range(4) for row in make_updates(10, seed=seed).to_pylist()}
+        assert {row["object"] for row in read_table(pipeline.tables, "latest")} == names
+    else:
+        assert len(held(copies.log)) == 40
+
+
+@pytest.mark.parametrize("stage", [EVERYTHING])
+def test_a_pipeline_whose_whole_folder_went_back_is_refused_by_its_output(
+    spark: SparkSession, copies: Stream, make: Make, checkpoints: tuple[Path, ...], stage: Stage
+) -> None:
+    folder, older, newest = checkpoints
+    put(older, folder)
+    for _ in range(2):
+        with pytest.raises(PipelineFailed, match=r"stream 'copies' holds batch 2 of .*, and batch 1 is no repeat"):
+            make(stage=stage).run(spark, once=True)
+        assert len(held(copies.log)) == 30
+    put(newest, folder)
+    make(stage=stage).run(spark, once=True)
+    assert len(held(copies.log)) == 40
+
+
+def test_the_plan_of_a_batch_is_durable_before_anything_of_it_is_written(
+    spark: SparkSession, contacts: Stream, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark does not sync its checkpoint; after a power failure it would be behind the output and the tables."""
+    synced: list[str] = []
+    sync, append = os.fsync, DeltaLog.append
+
+    def note(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    def check(*arguments: Any) -> Any:
+        needed = [
+            "checkpoint/metadata",
+            "checkpoint/offsets/0",
+            "checkpoint/offsets",
+            "checkpoint",
+            "batch.json.tmp",
+            "",
+        ]
+        assert {str(pipeline.folder / name) for name in needed} <= set(synced)
+        return append(*arguments)
+
+    contacts.writable_log.append(make_updates(10))
+    pipeline = make(stage=EVERYTHING)
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(DeltaLog, "append", check)
+    pipeline.run(spark, once=True)
 
 
 # Who may run it

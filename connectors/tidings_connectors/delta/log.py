@@ -26,8 +26,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tidings.errors import InvalidOption, InvalidPosition, LogUnavailable
-from tidings.logs import Appended, Slice, TailReader, Transaction, check_held, resolve_path
+from tidings.errors import InvalidOption, InvalidPosition, LogMismatch, LogUnavailable
+from tidings.logs import UNKNOWN_ENDS, Appended, Slice, TailReader, Transaction, check_held, resolve_path
 from tidings.positions import Bounds, Position, Positions
 from tidings.storage.delta_commits import milliseconds
 from tidings.updates import SCHEMA, portions, row_sizes, shards_of
@@ -154,15 +154,15 @@ class DeltaLog:
     def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
         with self._translating_errors():
             shards = shards_of(updates["object"], self._stream.shards)
-            if len(shards) == 0:
-                return Appended(shards, np.empty(0, np.int64))
             deadline = time.monotonic() + APPEND_TIMEOUT_S
             attempt = 0
             while True:
                 snapshot = self._table.refresh()
-                if transaction and self._table.transaction(transaction.app) >= transaction.number:
+                if transaction and self._is_repeat(transaction):
                     return None
                 seqs = stamp(shards, snapshot.heads)
+                if len(seqs) == 0:
+                    return Appended(shards, seqs)
                 if self._commit(snapshot, updates, shards, seqs, transaction):
                     self.maintenance.after_commit(snapshot.version + 1)
                     return Appended(shards, seqs)
@@ -172,6 +172,22 @@ class DeltaLog:
                         f"other writers kept stream {self._stream.name!r} busy for {APPEND_TIMEOUT_S:g} s"
                     )
                 time.sleep(random.uniform(0, min(0.001 * 2**attempt, 0.05)))
+
+    def _is_repeat(self, transaction: Transaction) -> bool:
+        """Whether the log holds this very transaction."""
+        app, number, ends = transaction
+        last = self._table.transaction(app)
+        if number > last:
+            return False
+        if number == last:
+            known = self._table.ends(app)
+            if known == ends or UNKNOWN_ENDS in (known, ends):
+                return True
+        raise LogMismatch(
+            f"stream {self._stream.name!r} holds batch {last} of {app!r}, and batch {number} is no repeat of it: the "
+            "checkpoint went back; put its newest copy in its place, or begin with a new one, which writes again "
+            "what it has written"
+        )
 
     def truncate(self, before: Positions, *, dry_run: bool = False) -> dict[int, Bounds]:
         with self._translating_errors():

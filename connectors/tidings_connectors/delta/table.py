@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidings.errors import LogMismatch, LogUnavailable
+from tidings.logs import Transaction
 from tidings.storage.delta_commits import Action, Commits, added, done, removed
 from tidings.updates import SCHEMA
 from tidings_connectors.delta.segments import Segment, SegmentSnapshot
+
+ENDS = "/ends"  # after an application's name: the transaction that holds what its last one covers
 
 
 class SegmentTable:
@@ -63,6 +66,10 @@ class SegmentTable:
             self._snapshot = snapshot
             return snapshot
 
+    def ends(self, app: str) -> int:
+        """What the last transaction of this application covers; `UNKNOWN_ENDS` if that was not said."""
+        return self.transaction(f"{app}{ENDS}")
+
     def transaction(self, app: str) -> int:
         """The number of the last transaction of this application, or -1."""
         snapshot = self.refresh()
@@ -89,12 +96,12 @@ class SegmentTable:
         add: Iterable[Segment] = (),
         remove: Iterable[Segment] = (),
         *,
-        transaction: tuple[str, int] | None = None,
+        transaction: Transaction | None = None,
         data_change: bool = True,
     ) -> bool:
         """Make this the table's next version; False, and nothing changed, if another writer made that version."""
         add = list(add)
-        actions = [done(*transaction)] if transaction else []
+        actions = [*_marks(transaction)] if transaction else []
         actions += [removed(one.path.name, one.size, data_change=data_change) for one in remove]
         actions += [
             added(one.path.name, one.size, one.span.time, _statistics(one), data_change=data_change) for one in add
@@ -150,6 +157,12 @@ class SegmentTable:
             raise LogUnavailable(f"the log of stream {self.stream!r} is not to be found in {self.folder}") from None
         except (DeltaError, OSError) as error:
             raise LogUnavailable(f"the log of stream {self.stream!r} in {self.folder} is unreadable: {error}") from None
+
+
+def _marks(transaction: Transaction) -> Iterator[Action]:
+    """The ends are a transaction too: Delta keeps the last of each application, whatever is cleaned up."""
+    yield done(transaction.app, transaction.number)
+    yield done(f"{transaction.app}{ENDS}", transaction.ends)
 
 
 def _statistics(segment: Segment) -> dict[str, Any]:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidings.errors import InvalidOption, LogMismatch
+from tidings.logs import Transaction
 from tidings.names import check_name
 from tidings.stages import Stage, make
+from tidings.storage.durable import replace, sync_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,6 +113,28 @@ class PipelineDefinition:
         """Note which inputs the checkpoint is for."""
         self.check_inputs()
         self.folder.mkdir(parents=True, exist_ok=True)
-        draft = self.folder / "inputs.json.tmp"
-        draft.write_text(json.dumps(self._inputs()))
-        os.replace(draft, self.folder / "inputs.json")
+        for parent in self.folder.parents[:3]:  # those that may have been made just now
+            sync_folder(parent)
+        self._note("inputs.json", self._inputs())
+
+    def note_batch(self, batch: Transaction) -> None:
+        """Note that this batch begins; `LogMismatch` if its number was another's before.
+
+        The note is for the stage's tables, which are beside it, as the transaction is for the output: they would take
+        the batch for one that they have.
+        """
+        file = self.folder / "batch.json"
+        known = Transaction(**json.loads(file.read_text())) if file.exists() else None
+        if known == batch:
+            return
+        if known is not None and known.app == batch.app and batch.number <= known.number:
+            raise LogMismatch(
+                f"pipeline {self.name!r} has begun batch {known.number}, and batch {batch.number} is no repeat of it: "
+                f"the checkpoint in {self.checkpoint} went back; put its newest copy in its place, or delete "
+                f"{self.folder} to begin anew"
+            )
+        self._note("batch.json", batch._asdict())
+
+    def _note(self, name: str, value: Any) -> None:
+        content = json.dumps(value)
+        replace(self.folder / name, self.folder / f"{name}.tmp", lambda draft: draft.write_text(content))

@@ -21,7 +21,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from tidings.pipelines.query import PipelineRun
+from tidings.pipelines.query import PipelineRun, cause
 
 PROGRESS_TIMEOUT_S = 60.0  # after which a pipeline without progress is not ready; Spark reports every ten at least
 
@@ -68,7 +68,9 @@ def unready(runs: Mapping[str, PipelineRun], expected: Iterable[str]) -> list[st
         if run is None or progress is None or (progress.at is None and run.active):
             reasons.append(f"pipeline {name!r} is starting")
         elif not run.active:
-            reasons.append(f"pipeline {name!r} has {'failed' if run.error else 'ended'}")
-        elif progress.at is not None and time.time() - progress.at > PROGRESS_TIMEOUT_S:
-            reasons.append(f"pipeline {name!r} shows no progress for {time.time() - progress.at:,.0f} s")
+            reasons.append(f"pipeline {name!r} has {f'failed: {cause(run.error)}' if run.error else 'ended'}")
+        elif progress.at is not None and (passed := time.time() - progress.at) > PROGRESS_TIMEOUT_S:
+            reasons.append(f"pipeline {name!r} shows no progress for {passed:,.0f} s")
+        elif progress.behind_since and (passed := time.time() - progress.behind_since) > PROGRESS_TIMEOUT_S:
+            reasons.append(f"pipeline {name!r} has had updates to read for {passed:,.0f} s, and reads none")
     return reasons

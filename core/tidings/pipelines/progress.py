@@ -24,7 +24,8 @@ class Progress:
     """A run at one moment. What is not known is None.
 
     `batch` is the last batch that was finished; `lag`, for each input, how many updates are still to be read; `at` when
-    the run last showed that it goes on, be it only that it found nothing to do. Times are seconds since 1970.
+    the run last showed that it goes on, be it only that it found nothing to do; `behind_since`, when it was first seen
+    to have something to read, if it has finished no batch since. Times are seconds since 1970.
     """
 
     batch: int | None = None
@@ -35,6 +36,7 @@ class Progress:
     rate: float = 0.0
     lag: Mapping[str, int | None] = field(default_factory=dict)
     at: float | None = None
+    behind_since: float | None = None
 
     @property
     def total_lag(self) -> int | None:
@@ -57,6 +59,7 @@ class ProgressMeter:
         self._recent: deque[tuple[float, int]] = deque()
         self._seen: tuple[int, str] = (-1, "")
         self._at: float | None = None
+        self._behind_since: float | None = None
         self._positions: list[Positions | None] = [None] * len(inputs)
 
     def batch_finished(self, batch: int, seconds: float, updates_out: int) -> None:
@@ -67,6 +70,7 @@ class ProgressMeter:
             self._seconds += seconds
             self._out += updates_out
             self._at = time.time()
+            self._behind_since = None
 
     def add_reports(self, events: Sequence[Any]) -> None:
         """Spark's reports on the run, oldest first; those that were added before are passed over."""
@@ -88,7 +92,10 @@ class ProgressMeter:
             while self._recent and self._recent[0][0] < now - RATE_WINDOW_S:
                 self._recent.popleft()
             rate = sum(rows for _, rows in self._recent) / max(0.001, min(RATE_WINDOW_S, now - self._started))
-            return Progress(self._batch, self._batches, self._seconds, self._in, self._out, rate, lag, self._at)
+            # Spark says that it goes on when it finds nothing to read, even if there is something.
+            self._behind_since = (self._behind_since or time.time()) if any(lag.values()) else None
+            counted = self._batch, self._batches, self._seconds, self._in, self._out
+            return Progress(*counted, rate, lag, self._at, self._behind_since)
 
     def _note(self, number: int, source: Any) -> int:
         """Take over where an input stands; how many of its updates were read."""
@@ -104,7 +111,7 @@ class ProgressMeter:
             return None
         try:
             bounds = stream.log.bounds()
-        except TidingsError:
+        except Exception:  # noqa: BLE001 - the query reads the same log, and says what is wrong; here it is not known
             return None
         return sum(max(0, held.head.seq - at[shard].seq) for shard, held in bounds.items())
 

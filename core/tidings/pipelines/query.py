@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import re
 import threading
@@ -18,10 +17,11 @@ import pyarrow.compute as pc
 from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import PipelineFailed, TidingsError
 from tidings.logs import Transaction
+from tidings.pipelines.checkpoint import covered, query_id
 from tidings.pipelines.definition import PipelineDefinition
 from tidings.pipelines.progress import Progress, ProgressMeter
 from tidings.stages.state import Head, State
-from tidings.updates import STAMPED, checked, timed
+from tidings.updates import PUBLISHED, STAMPED, checked, timed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,21 +118,19 @@ class PipelineRun:
     def _process(self, batch: DataFrame, batch_id: int) -> int:
         """Write what the stage makes of the batch; how many updates that were."""
         self._check_lock()
-        app, written = self._app(), 0
+        checkpoint, written = self.pipeline.checkpoint, 0
+        app = f"tidings-pipeline-{query_id(checkpoint)}"
+        transaction = Transaction(app, batch_id, covered(checkpoint, batch_id))
+        self.pipeline.note_batch(transaction)
         state = State(self.pipeline.tables, app, batch_id, self._heads)
         made = self.pipeline.stage.apply(batch, state)
-        if made is not None and self.pipeline.output is not None:
-            rows = timed(checked(ordered(made)))
+        if self.pipeline.output is not None:
+            rows = PUBLISHED.empty_table() if made is None else timed(checked(ordered(made)))
             self._check_lock()
-            appended = self.pipeline.output.writable_log.append(rows, Transaction(app, batch_id))
+            appended = self.pipeline.output.writable_log.append(rows, transaction)
             written = 0 if appended is None else len(rows)
         state.commit()
         return written
-
-    def _app(self) -> str:
-        """Who writes: made anew with the checkpoint, whose batches begin at 0 again."""
-        metadata = json.loads((self.pipeline.checkpoint / "metadata").read_text())
-        return f"tidings-pipeline-{metadata['id']}"
 
     def _check_lock(self) -> None:
         if not self._lock.valid():

@@ -12,10 +12,12 @@ from pyspark_tidings import sink
 from pyspark_tidings.options import WriteOptions
 from pyspark_tidings.sink import StreamWriter
 from tidings.cluster import Cluster
-from tidings.errors import InvalidOption
+from tidings.errors import InvalidOption, LogMismatch
+from tidings.logs import UNKNOWN_ENDS, Transaction
 from tidings.stream_definition import StreamDefinition
 from tidings.streams import Stream
 from tidings.testing import check_log, held, make_updates
+from tidings_connectors.delta.log import DeltaLog
 
 
 @pytest.fixture
@@ -63,6 +65,10 @@ def test_a_bad_row_fails_the_write_and_nothing_is_appended(
     rows = spark.createDataFrame([("alice", 1), ("bob", -1)], "object string, version long")
     with pytest.raises(PySparkException, match="version -1 of object 'bob' is negative"):
         rows.write.format("tidings").options(**options).mode("append").save()
+    with pytest.raises(PySparkException, match=r"time 253402300800000000 .* of object 'a' is not in the years"):
+        spark.sql("select 'a' as object, timestamp_micros(253402300800000000) as time").write.format("tidings").options(
+            **options
+        ).mode("append").save()
     with pytest.raises(PySparkException, match="no column 'colour'"):
         spark.sql("select 'a' as object, 'red' as colour").write.format("tidings").options(**options).mode(
             "append"
@@ -104,6 +110,69 @@ def test_a_query_copies_a_stream_and_a_repeated_batch_is_appended_once(
     copy(spark, cluster, checkpoint)
     assert held(target.log).num_rows == 200
     check_log(target.log, 2)
+
+
+def lose_last_batch(checkpoint: Path) -> None:
+    """As if the file system had lost the newest files, and had never been told to keep them."""
+    newest = max(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*"))
+    for folder in ("offsets", "commits"):
+        for name in (str(newest), f".{newest}.crc"):
+            (checkpoint / folder / name).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("fault", ["restored", "lost"])
+def test_a_checkpoint_that_went_back_fails_its_query_and_its_newest_copy_goes_on(
+    spark: SparkSession, cluster: Cluster, stream: Stream, tmp_path: Path, fault: str
+) -> None:
+    target = cluster.create_stream("copy", shards=2)
+    checkpoint, older, newest = (tmp_path / name for name in ("checkpoint", "older", "newest"))
+    for seed in range(3):
+        stream.writable_log.append(make_updates(10, seed=seed))
+        copy(spark, cluster, checkpoint)
+        if seed == 0:
+            shutil.copytree(checkpoint, older)
+    shutil.copytree(checkpoint, newest)
+    if fault == "restored":
+        shutil.rmtree(checkpoint)
+        older.rename(checkpoint)
+    else:
+        lose_last_batch(checkpoint)
+    stream.writable_log.append(make_updates(10, seed=3))
+    for _ in range(2):  # it is not forgotten either
+        with pytest.raises(PySparkException, match=r"stream 'copy' holds batch 2 of .* the checkpoint went back"):
+            copy(spark, cluster, checkpoint)
+        assert held(target.log).num_rows == 30
+    shutil.rmtree(checkpoint)
+    newest.rename(checkpoint)
+    copy(spark, cluster, checkpoint)
+    assert held(target.log).num_rows == 40
+
+
+def test_a_batch_is_known_by_its_number_and_by_what_it_covers(definition: StreamDefinition, log: DeltaLog) -> None:
+    def transact(number: int, ends: int = UNKNOWN_ENDS, count: int = 5) -> bool:
+        """Whether the log takes it for a new one; every time it is opened anew."""
+        return (
+            Stream(definition).writable_log.append(make_updates(count), Transaction("query", number, ends)) is not None
+        )
+
+    assert transact(0)
+    assert not transact(0, ends=7)  # of a writer that could not say what it covers
+    assert transact(3, ends=7)
+    for _ in range(2):
+        assert not transact(3, ends=7)
+        assert not transact(3)
+        for number, ends in ((3, 8), (2, 7), (0, UNKNOWN_ENDS)):
+            for count in (5, 0):
+                with pytest.raises(LogMismatch, match=f"holds batch 3 of 'query', and batch {number} is no"):
+                    transact(number, ends, count)
+        table = log._table.delta_table()  # and so it stays when Delta has cleaned up
+        table.create_checkpoint()
+        for commit in (log.folder / "_delta_log").glob("*.json"):
+            if int(commit.stem) < table.version():
+                commit.unlink()
+    assert transact(4)
+    assert not transact(4, ends=9)
+    assert held(log).num_rows == 15
 
 
 def test_many_rows_travel_in_files_and_leave_none_behind(

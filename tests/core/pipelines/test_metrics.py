@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -20,8 +21,9 @@ from tidings.metrics import MetricsServer, parse_address
 from tidings.pipelines.check import waves
 from tidings.pipelines.metrics import PROGRESS_TIMEOUT_S, PipelineCollector, unready
 from tidings.pipelines.pipeline import Pipeline
-from tidings.pipelines.progress import Progress
+from tidings.pipelines.progress import Progress, ProgressMeter
 from tidings.pipelines.query import PipelineRun
+from tidings.positions import Positions
 from tidings.stages.filter import FilterStage
 from tidings.streams import Stream
 from tidings.testing import eventually, make_updates
@@ -79,14 +81,17 @@ def test_a_process_is_ready_when_every_pipeline_went_on_lately() -> None:
     now = Progress(at=time.time())
     fresh = Run(now)
     stuck = Run(replace(now, at=time.time() - PROGRESS_TIMEOUT_S - 5))
-    failed = Run(now, active=False, error=ValueError())
+    failed = Run(now, active=False, error=ValueError("no good"))
+    idle = Run(replace(now, behind_since=time.time() - PROGRESS_TIMEOUT_S - 5))
+    assert unready(runs_of(a=Run(replace(now, behind_since=time.time() - 5))), ["a"]) == []
     assert unready(runs_of(a=fresh), ["a"]) == []
     assert unready(runs_of(a=fresh), ["a", "b"]) == ["pipeline 'b' is starting"]
     assert unready(runs_of(a=Run(Progress())), ["a"]) == ["pipeline 'a' is starting"]
-    assert unready(runs_of(a=stuck, b=failed, c=Run(now, active=False)), "abc") == [
+    assert unready(runs_of(a=stuck, b=failed, c=Run(now, active=False), d=idle), "abcd") == [
         "pipeline 'a' shows no progress for 65 s",
-        "pipeline 'b' has failed",
+        "pipeline 'b' has failed: ValueError: no good",
         "pipeline 'c' has ended",
+        "pipeline 'd' has had updates to read for 65 s, and reads none",
     ]
 
 
@@ -156,6 +161,35 @@ def test_the_lag_of_each_of_many_inputs_is_told(
     cluster.stream("in-3").writable_log.append(make_updates(5))
     assert run.progress.lag["in-3"] == 5
     assert run.progress.total_lag == 5
+
+
+def test_a_run_that_reports_nothing_to_read_though_there_is_something_is_behind_until_it_finishes_a_batch(
+    contacts: Stream,
+) -> None:
+    meter = ProgressMeter([contacts])
+    meter._positions = [Positions()]
+    assert meter.progress().behind_since is None
+    contacts.writable_log.append(make_updates(3))
+    since = meter.progress().behind_since
+    assert since is not None
+    meter.add_reports([SimpleNamespace(batchId=0, timestamp="2026-01-01T00:00:00.000Z", sources=[])])
+    assert (meter.progress().at or 0) >= since
+    assert meter.progress().behind_since == since
+    meter.batch_finished(0, 1.0, 3)
+    assert (meter.progress().behind_since or 0) > since  # behind anew, until Spark has reported how far it read
+    meter._positions = [Positions({shard: held.head for shard, held in contacts.log.bounds().items()})]
+    assert meter.progress().behind_since is None
+
+
+def test_a_log_that_fails_in_a_way_of_its_own_hides_its_lag_and_nothing_else(
+    cluster: Cluster, contacts: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clicks = cluster.create_stream("clicks", shards=1)
+    meter = ProgressMeter([contacts, clicks])
+    meter._positions = [Positions(), Positions()]
+    clicks.writable_log.append(make_updates(3))
+    monkeypatch.setattr(contacts.log, "bounds", lambda: 1 // 0)
+    assert meter.progress().lag == {"contacts": None, "clicks": 3}
 
 
 @pytest.mark.slow

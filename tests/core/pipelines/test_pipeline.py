@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -117,11 +118,22 @@ class Wrong(Stage):
         return batch.withColumn("version", sf.lit(-5).cast("long"))
 
 
+class Late(Stage):
+    """Gives its rows a time that no reader in Python could take."""
+
+    def apply(self, batch: DataFrame, state: State) -> DataFrame:
+        return batch.withColumn("time", sf.timestamp_micros(sf.lit(253_402_300_800_000_000)))
+
+
 @pytest.mark.parametrize(
     ("stage", "told"),
     [
         (Failing(), "pipeline 'p' failed: ValueError: this batch is no good$"),
         (Wrong(), "pipeline 'p' failed: version -5 of object 'object-.*' is negative$"),
+        (
+            Late(),
+            "pipeline 'p' failed: time 253402300800000000 .* of object 'object-.*' is not in the years 1 to 9999",
+        ),
     ],
 )
 def test_a_pipeline_that_fails_says_why_and_writes_nothing(
@@ -171,6 +183,25 @@ def test_a_checkpoint_of_other_inputs_is_refused(
     make(stage=EVERYTHING).run(spark, once=True)
     with pytest.raises(LogMismatch, match=r"has read contacts \(4 shards in .* cannot go on with other inputs"):
         make(stage=EVERYTHING, input=["clicks"]).run(spark, once=True)
+
+
+def test_which_inputs_a_checkpoint_is_for_is_durable_before_there_is_one(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[str, bool]] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        synced.append((os.readlink(f"/proc/self/fd/{descriptor}"), (pipeline.folder / "inputs.json").exists()))
+        sync(descriptor)
+
+    pipeline = make(stage=EVERYTHING)
+    monkeypatch.setattr(os, "fsync", note)
+    pipeline.note_inputs()
+    assert synced[-2:] == [(str(pipeline.folder / "inputs.json.tmp"), False), (str(pipeline.folder), True)]
+    assert {str(folder) for folder in (pipeline.folder.parent, pipeline.folder.parent.parent)} < {
+        one for one, _ in synced
+    }
 
 
 def test_what_has_no_place_in_the_log_keeps_the_order_that_it_has() -> None:
