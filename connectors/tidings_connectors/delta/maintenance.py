@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidings.storage import delta_staging
 from tidings.storage.delta_commits import milliseconds
 from tidings.updates import SCHEMA
 from tidings_connectors.delta.segments import Offsets, Segment, Span, read_segments, write_segment
@@ -107,15 +108,11 @@ class Maintenance:
 
     def checkpoint(self) -> None:
         """Write a Delta checkpoint, and delete the commit files that it makes needless."""
-        table = self._table.delta_table()
-        table.create_checkpoint()
-        table.cleanup_metadata()
+        delta_staging.checkpoint(self._table.folder)
 
     def vacuum(self, grace_hours: float = GRACE_HOURS) -> None:
         """Delete the files that no version has named for this long, those of writers that died among them."""
-        self._table.delta_table().vacuum(
-            retention_hours=grace_hours, dry_run=False, enforce_retention_duration=False, full=True
-        )
+        delta_staging.vacuum(self._table.folder, grace_hours, full=True)
         oldest = time.time() - grace_hours * 3600
         for draft in self._table.drafts():
             if draft.stat().st_mtime < oldest:

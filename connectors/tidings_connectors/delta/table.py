@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidings.errors import LogMismatch, LogUnavailable
+from tidings.storage import delta_staging
 from tidings.storage.delta_commits import Action, Commits, added, done, removed
 from tidings.updates import SCHEMA
 from tidings_connectors.delta.segments import Segment, SegmentSnapshot
@@ -32,12 +33,10 @@ class SegmentTable:
     @classmethod
     def create(cls, folder: Path, stream: str, shards: int) -> SegmentTable:
         """Make the table, or open the one that was made for this stream."""
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
         if folder.exists() and not (folder / "_delta_log").exists() and any(folder.iterdir()):
             raise LogMismatch(f"{folder} is not empty and holds no log; name another folder for stream {stream!r}")
-        folder.mkdir(parents=True, exist_ok=True)
         configuration = {
             "tidings.stream": stream,
             "tidings.shards": str(shards),
@@ -45,9 +44,7 @@ class SegmentTable:
             "delta.deletedFileRetentionDuration": "interval 1 hours",
         }
         try:
-            DeltaTable.create(
-                folder, SCHEMA, "ignore", name=stream, configuration=configuration, raise_if_key_not_exists=False
-            )
+            delta_staging.create(folder, SCHEMA, name=stream, configuration=configuration)
         except DeltaError as error:
             raise LogUnavailable(f"no log can be made in {folder}: {error}") from None
         return cls(folder, stream, shards)
@@ -124,6 +121,7 @@ class SegmentTable:
         return SegmentSnapshot(snapshot.version + 1, self.shards, live, transactions)
 
     def _load(self) -> SegmentSnapshot:
+        self._commits.check()
         table = self.delta_table()
         configuration = table.metadata().configuration
         found = configuration.get("tidings.stream"), configuration.get("tidings.shards")

@@ -1,8 +1,7 @@
 """Commits to a Delta table that are durable before anybody sees them.
 
 A commit file is synced under another name and then linked to its own, which the file system does for one writer only.
-delta-rs, which makes the tables, writes their checkpoints and vacuums them, commits in the same way; but it syncs
-nothing, and takes ten times as long for a few rows.
+delta-rs commits in the same way; but it syncs nothing, and takes ten times as long for a few rows.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tidings.errors import LogUnavailable
 from tidings.storage.durable import sync_folder
 
 Action = dict[str, Any]
@@ -25,22 +25,23 @@ class Commits:
     """The commits of the table in a folder."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._log = folder / "_delta_log"
+        self._table = folder
+        self.folder = folder / "_delta_log"
 
     def put(self, version: int, actions: Sequence[Action]) -> bool:
         """Make this the table's next version; False, and nothing changed, if another writer made that version."""
-        info = {"commitInfo": {"timestamp": milliseconds(), "operation": "WRITE", "engineInfo": "tidings"}}
-        content = "\n".join(map(json.dumps, [info, *actions])).encode()
-        draft = self._log / f".{uuid.uuid4()}.tmp"
+        info = {"timestamp": milliseconds(), "operation": "WRITE", "engineInfo": "tidings"}
+        lines = [{"commitInfo": info}, *(action for action in actions if "commitInfo" not in action)]
+        content = "\n".join(map(json.dumps, lines)).encode()
+        draft = self.folder / f".{uuid.uuid4()}.tmp"
         try:
             with open(draft, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
-            sync_folder(self._folder)  # the names of its files, before a commit speaks of them
+            sync_folder(self._table)  # the names of its files, before a commit speaks of them
             os.link(draft, self._path(version))
-            sync_folder(self._log)
+            sync_folder(self.folder)
         except FileExistsError:
             return False
         finally:
@@ -53,21 +54,52 @@ class Commits:
             content = self._path(version).read_bytes()
         except FileNotFoundError:
             return None
-        return [json.loads(line) for line in content.splitlines() if line.strip()]
+        try:
+            actions = [json.loads(line) for line in content.splitlines() if line.strip()]
+        except ValueError:
+            actions = []
+        if not actions:
+            raise LogUnavailable(f"commit {self._path(version)} is empty or torn: restore it, or the table")
+        return actions
+
+    def needed(self) -> list[Path]:
+        """The files that tell of the newest version: the last checkpoint, and the commits after it."""
+        since = self.checkpointed()
+        hint = [self.folder / "_last_checkpoint"] if since >= 0 else []
+        return hint + [path for path in self.folder.glob("[0-9]*") if _version(path) >= since]
+
+    def check(self) -> None:
+        """Raise `LogUnavailable` if a commit after the last checkpoint is not whole: delta-rs reads it as empty."""
+        since = self.checkpointed()
+        for path in self.folder.glob("[0-9]*.json"):
+            if _version(path) > since:
+                self.read(_version(path))
 
     def checkpointed(self) -> int:
         """The version of the last checkpoint; -1 if there is none. Commits up to it may be gone."""
+        path = self.folder / "_last_checkpoint"
         try:
-            return int(json.loads((self._log / "_last_checkpoint").read_bytes())["version"])
+            return int(json.loads(path.read_bytes())["version"])
         except FileNotFoundError:
             return -1
+        except (ValueError, KeyError, TypeError):
+            raise LogUnavailable(f"{path} is empty or torn: delete it, and the checkpoint is found without it") from None
+
+    def newest(self) -> int:
+        """The newest version that there is a commit or a checkpoint of; -1 if there is none."""
+        return max([self.checkpointed(), *map(_version, self.folder.glob("[0-9]*.json"))])
 
     def drafts(self) -> list[Path]:
         """Commits that were begun; those of a writer that died stay behind."""
-        return list(self._log.glob(".*.tmp"))
+        return list(self.folder.glob(".*.tmp"))
 
     def _path(self, version: int) -> Path:
-        return self._log / f"{version:020}.json"
+        return self.folder / f"{version:020}.json"
+
+
+def _version(path: Path) -> int:
+    """The version that a file of the log belongs to."""
+    return int(path.name.partition(".")[0])
 
 
 def milliseconds() -> int:
