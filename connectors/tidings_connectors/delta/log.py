@@ -161,6 +161,7 @@ class DeltaLog:
             while True:
                 snapshot = self._table.refresh()
                 if transaction and self._table.transaction(transaction.app) >= transaction.number:
+                    self._table.sync()
                     return None
                 seqs = stamp(shards, snapshot.heads)
                 if self._commit(snapshot, updates, shards, seqs, transaction):
@@ -208,7 +209,7 @@ class DeltaLog:
         transaction: Transaction | None,
     ) -> bool:
         drafts: list[Segment] = []
-        done = False
+        named = True  # by a commit that may be seen, unless it is sure that there is none
         try:
             floors = snapshot.heads
             for rows in _portions(updates):
@@ -218,12 +219,15 @@ class DeltaLog:
                 table = _stamped(updates.slice(rows.start, len(order)), shards[rows], seqs[rows]).take(order)
                 drafts.append(write_segment(self._table.folder, table, Span(floors, heads, milliseconds())))
                 floors = heads
-            done = self._table.commit(snapshot.version + 1, drafts, transaction=transaction)
+            named = self._table.commit(snapshot.version + 1, drafts, transaction=transaction)
+        except OSError:
+            named = False
+            raise
         finally:
-            if not done:
+            if not named:
                 for draft in drafts:
                     draft.path.unlink(missing_ok=True)
-        return done
+        return named
 
     def _drop(self, snapshot: SegmentSnapshot, count: int, dry_run: bool) -> dict[int, Bounds]:
         """Let go of the oldest so many segments, and say what is left."""

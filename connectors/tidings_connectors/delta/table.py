@@ -71,6 +71,10 @@ class SegmentTable:
                 return transactions[app]
         return snapshot.transactions[app]
 
+    def sync(self) -> None:
+        """Make sure of what `refresh` has seen, whoever wrote it."""
+        self._commits.sync()
+
     @property
     def staging(self) -> Path:
         """Rows on their way into an append; no Delta reader looks below a name that begins like this."""

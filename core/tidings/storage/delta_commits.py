@@ -6,6 +6,7 @@ delta-rs commits in the same way; but it syncs nothing, and takes ten times as l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -20,6 +21,12 @@ from tidings.storage.durable import sync_folder
 Action = dict[str, Any]
 """A line of a commit, as Delta's protocol has it."""
 
+SYNC_RETRIES_S = (0.01, 0.1)
+
+
+class OutcomeUnknown(LogUnavailable):
+    """A commit was made, and it is not known whether it is on the disk."""
+
 
 class Commits:
     """The commits of the table in a folder."""
@@ -29,7 +36,10 @@ class Commits:
         self.folder = folder / "_delta_log"
 
     def put(self, version: int, actions: Sequence[Action]) -> bool:
-        """Make this the table's next version; False, and nothing changed, if another writer made that version."""
+        """Make this the table's next version; False, and nothing changed, if another writer made that version.
+
+        After an `OutcomeUnknown` the commit may be seen, and all that it names must stay.
+        """
         info = {"timestamp": milliseconds(), "operation": "WRITE", "engineInfo": "tidings"}
         lines = [{"commitInfo": info}, *(action for action in actions if "commitInfo" not in action)]
         content = "\n".join(map(json.dumps, lines)).encode()
@@ -40,13 +50,37 @@ class Commits:
                 file.flush()
                 os.fsync(file.fileno())
             sync_folder(self._table)  # the names of its files, before a commit speaks of them
-            os.link(draft, self._path(version))
-            sync_folder(self.folder)
-        except FileExistsError:
-            return False
+            return self._link(draft, version)
         finally:
-            draft.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # maintenance deletes what is left
+                draft.unlink()
+
+    def _link(self, draft: Path, version: int) -> bool:
+        path = self._path(version)
+        try:
+            os.link(draft, path)
+        except OSError as error:
+            # A file system behind a network may do it, and tell of a failure: whose file it is decides.
+            if not path.exists() or not path.samefile(draft):
+                if isinstance(error, FileExistsError):
+                    return False
+                raise
+        try:
+            self.sync()
+        except OSError as error:
+            raise OutcomeUnknown(
+                f"commit {path} was made and may not outlast a power loss: {error.strerror or error}; read the table "
+                "before you write the same again"
+            ) from error
         return True
+
+    def sync(self) -> None:
+        """Make sure of the commits that are seen, whoever made them."""
+        for wait in SYNC_RETRIES_S:
+            with contextlib.suppress(OSError):
+                return sync_folder(self.folder)
+            time.sleep(wait)
+        return sync_folder(self.folder)
 
     def read(self, version: int) -> list[Action] | None:
         """A commit; None if it is not there, or not any more."""
