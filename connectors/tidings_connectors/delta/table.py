@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,8 @@ from tidings.storage.delta_commits import Action, Commits, added, done, removed
 from tidings.updates import SCHEMA
 from tidings_connectors.delta.segments import Segment, SegmentSnapshot
 
+SLEPT_S = 1800.0  # commits are kept for twice as long
+
 
 class SegmentTable:
     """A Delta table as a set of segments. May be used from any thread."""
@@ -28,6 +31,7 @@ class SegmentTable:
         self.shards = shards
         self._commits = Commits(folder)
         self._lock = threading.Lock()
+        self._refreshed = time.time()
         self._snapshot = self._load()
 
     @classmethod
@@ -53,6 +57,10 @@ class SegmentTable:
         """The newest state. Cheap when nothing has changed."""
         with self._lock:
             snapshot = self._snapshot
+            now = time.time()
+            if now - self._refreshed > SLEPT_S and self._commits.checkpointed() > snapshot.version:
+                snapshot = self._load()  # a name that was cleaned up may for a moment be that of another commit
+            self._refreshed = now
             while (commit := self._commits.read(snapshot.version + 1)) is not None:
                 snapshot = self._apply(snapshot, commit)
             if self._commits.checkpointed() > snapshot.version:  # the commits that would bring us there were cleaned up

@@ -66,6 +66,9 @@ class Commits:
                     return False
                 raise
         try:
+            if self._made_before(draft, version):
+                path.unlink()
+                return False
             self.sync()
         except OSError as error:
             raise OutcomeUnknown(
@@ -73,6 +76,17 @@ class Commits:
                 "before you write the same again"
             ) from error
         return True
+
+    def _made_before(self, draft: Path, version: int) -> bool:
+        """Whether a checkpoint held this version when the draft was linked to its name.
+
+        Then the name was free only because the commit was cleaned up, after this writer had been stopped for long.
+        """
+        if self.checkpointed() < version:
+            return False
+        linked = draft.stat().st_ctime_ns
+        checkpoints = [path for path in self.folder.glob("*.checkpoint*.parquet") if _version(path) >= version]
+        return any(path.stat().st_mtime_ns < linked for path in checkpoints)
 
     def sync(self) -> None:
         """Make sure of the commits that are seen, whoever made them."""

@@ -167,3 +167,42 @@ def test_an_append_of_which_it_is_not_known_whether_it_lasts_is_an_error_and_des
         log.append(make_updates(10), Transaction("query", 1))
     assert log.append(make_updates(10), Transaction("query", 1)) is None, "it found its own commit, and synced it"
     assert held(log).num_rows == 10
+
+
+def test_a_writer_that_was_stopped_until_its_version_was_cleaned_up_appends_at_the_end(
+    log: DeltaLog, definition: StreamDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = DeltaLog.open(str(log.folder), definition)
+    other.append(make_updates(3))
+
+    def stopped(folder: Path) -> None:
+        monkeypatch.setattr(delta_commits, "sync_folder", durable.sync_folder)
+        for seed in range(5):
+            other.append(make_updates(5, seed=seed))
+        then = time.time() - 7200
+        for path in (log.folder / "_delta_log").iterdir():
+            os.utime(path, (then, then))
+        other.append(make_updates(5))
+        other.maintenance.checkpoint()
+        assert len(list((log.folder / "_delta_log").glob("*.json"))) < 3
+        durable.sync_folder(folder)
+
+    monkeypatch.setattr(delta_commits, "sync_folder", stopped)
+    appended = log.append(make_updates(10))
+    assert appended is not None
+    for each in (log, other, open_log(definition)):
+        assert held(each).num_rows == 43
+        check_log(each, 4)
+
+
+def test_a_reader_that_slept_takes_no_commit_for_one_that_was_cleaned_up(
+    log: DeltaLog, definition: StreamDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(make_updates(5))
+    sleeper = open_log(definition)
+    log.append(make_updates(5))
+    log.maintenance.checkpoint()
+    (log.folder / "_delta_log" / f"{2:020}.json").write_text('{"commitInfo": {"operation": "of a writer that slept"}}')
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 7200)
+    assert held(sleeper) == held(log)
