@@ -67,9 +67,7 @@ def test_a_log_outlives_a_power_loss_after_its_maintenance(tmp_path: Path, names
 
 
 @pytest.mark.parametrize("names", [False, True])
-def test_a_checkpoint_that_is_seen_is_on_the_disk(
-    tmp_path: Path, names: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_that_is_seen_is_on_the_disk(tmp_path: Path, names: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("deltalake.DeltaTable.cleanup_metadata", lambda table: None)
     with power_loss.disk(tmp_path) as disk:
         log = log_in(disk.folder, DeltaLog.create)
@@ -126,7 +124,7 @@ def test_a_commit_without_a_byte_is_an_error_that_names_the_file(tmp_path: Path)
         newest.write_bytes(torn)
         with pytest.raises(LogUnavailable, match=newest.name):
             table_in(tmp_path, 3)[1].read()
+        state, table = table_in(tmp_path, 3)
+        table.merge(rows(3), ["key"])
         with pytest.raises(LogUnavailable, match=newest.name):
-            state, table = table_in(tmp_path, 3)
-            table.merge(rows(3), ["key"])
             state.commit()

@@ -17,7 +17,7 @@ import contextlib
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -98,9 +98,9 @@ class DeltaLog:
                 snapshot = self._table.refresh()
                 start = self._held(snapshot, after)
                 upto = _reach(snapshot, start, limit)
-                paths = [segment.path for segment in snapshot.holding(start, upto)]
+                paths, in_order = _files(snapshot.holding(start, upto))
                 try:
-                    return pa.Table.from_batches(read_segments(paths, start, upto), SCHEMA)
+                    return pa.Table.from_batches(read_segments(paths, start, upto, in_order=in_order), SCHEMA)
                 except FileNotFoundError:
                     if self._table.refresh().version == snapshot.version:
                         raise
@@ -115,9 +115,9 @@ class DeltaLog:
                 return []
             pieces = -(-total // SLICE_ROWS)
             piece_of_shard = np.minimum((backlog.cumsum() - 1) * pieces // total, pieces - 1)
-            paths = [segment.path for segment in snapshot.holding(start, end)]
+            files = _files(snapshot.holding(start, end))
             return [
-                DeltaSlice(self._stream.name, tuple(paths), start, np.where(piece_of_shard == piece, end, start))
+                DeltaSlice(self._stream.name, *files, start, np.where(piece_of_shard == piece, end, start))
                 for piece in np.unique(piece_of_shard[backlog > 0])
             ]
 
@@ -261,12 +261,13 @@ class DeltaSlice:
 
     stream: str
     paths: tuple[Path, ...]
+    in_order: bool
     after: Offsets
     upto: Offsets
 
     def read(self) -> Iterator[pa.RecordBatch]:
         with _translating_errors(self.stream, str(self.paths[0].parent)):
-            yield from read_segments(self.paths, self.after, self.upto)
+            yield from read_segments(self.paths, self.after, self.upto, in_order=self.in_order)
 
 
 def stamp(shards: npt.NDArray[np.int32], heads: Offsets) -> npt.NDArray[np.int64]:
@@ -302,6 +303,11 @@ def _reach(snapshot: SegmentSnapshot, start: Offsets, limit: int | None) -> Offs
         if left == 0:
             break
     return reached
+
+
+def _files(segments: Sequence[Segment]) -> tuple[tuple[Path, ...], bool]:
+    """Their files, and whether the rows of each shard are in order in them, one file after the other."""
+    return tuple(segment.path for segment in segments), all(segment.span.exact for segment in segments)
 
 
 def _stamped(updates: pa.Table, shards: npt.NDArray[np.int32], seqs: npt.NDArray[np.int64]) -> pa.Table:

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ Offsets = npt.NDArray[np.int64]
 """A seq for each shard of the stream, by shard."""
 
 SPAN = b"tidings.span"
+UNKNOWN = np.iinfo(np.int64).max  # the floor of a shard of which a file that another engine wrote tells nothing
 ROW_GROUP_ROWS = 65_536
 SMALL_ROWS = 10_000
 DICTIONARY = ["kind", "source", "attributes.key_value.key", "attributes.key_value.value"]
@@ -41,10 +42,12 @@ class Span:
     heads: Offsets
     time: int  # when its newest row was committed, in milliseconds since 1970
     memory: int = 0  # bytes of its rows when they are read
+    exact: bool = True  # or read off the rows of a file that another engine wrote; these may be in any order
 
     def to_json(self) -> str:
         """As it stands in a segment's footer."""
-        return json.dumps({**self.__dict__, "floors": self.floors.tolist(), "heads": self.heads.tolist()})
+        value = {"floors": self.floors.tolist(), "heads": self.heads.tolist(), "time": self.time, "memory": self.memory}
+        return json.dumps(value)
 
     @classmethod
     def from_json(cls, text: bytes) -> Span:
@@ -76,15 +79,20 @@ class Segment:
         """Segments are laid down one after the other: an older one has seen fewer rows before it."""
         return int(self.span.floors.sum())
 
+    def precedes(self, other: Segment) -> bool:
+        """Whether it begins before the other in a shard that both know of."""
+        mine, others = self.span.floors, other.span.floors
+        return bool(np.any((mine < others) & (others != UNKNOWN)))
+
     def _measure(self) -> Span:
         """The span of a file that another engine wrote, say Spark's OPTIMIZE: read off its rows."""
         rows = pq.read_table(self.path, columns=["shard", "seq"]).group_by("shard").aggregate([("seq", "min_max")])
         seqs = pc.struct_field(rows["seq_min_max"], "min"), pc.struct_field(rows["seq_min_max"], "max")
-        floors = np.full(self.shards, np.iinfo(np.int64).max)
+        floors = np.full(self.shards, UNKNOWN)
         heads = np.full(self.shards, -1)
         floors[rows["shard"]] = np.asarray(seqs[0]) - 1
         heads[rows["shard"]] = seqs[1]
-        return Span(floors, heads, int(self.path.stat().st_mtime * 1000), 4 * self.size)
+        return Span(floors, heads, int(self.path.stat().st_mtime * 1000), 4 * self.size, exact=False)
 
 
 @dataclass(frozen=True)
@@ -95,23 +103,47 @@ class SegmentSnapshot:
     shards: int
     live: Mapping[str, Segment]
     transactions: Mapping[str, int] = field(default_factory=dict)
+    past: Offsets | None = None  # where the shards ended when another engine wrote
 
     @functools.cached_property
     def segments(self) -> list[Segment]:
         """The live segments, oldest first."""
-        return sorted(self.live.values(), key=lambda segment: segment.order)
+        exact = [segment for segment in self.live.values() if segment.span.exact]
+        placed = sorted(exact, key=lambda segment: segment.order)
+        if len(placed) == len(self.live):
+            return placed
+        for segment in self.live.values():
+            if not segment.span.exact:
+                before = [at for at, other in enumerate(placed) if other.precedes(segment)]
+                placed.insert(before[-1] + 1 if before else 0, segment)
+        return self._completed(placed)
+
+    def _completed(self, placed: list[Segment]) -> list[Segment]:
+        """The segments with what the others tell of shards that some know nothing of."""
+        first = np.minimum.reduce([segment.span.floors for segment in placed])
+        reached = np.where(first == UNKNOWN, self._past, first)
+        completed = []
+        for segment in placed:
+            span, known = segment.span, segment.span.floors != UNKNOWN
+            floors, heads = np.where(known, span.floors, reached), np.where(known, span.heads, reached)
+            completed.append(replace(segment, written=replace(span, floors=floors, heads=heads)))
+            reached = np.maximum(reached, heads)
+        return completed
+
+    @property
+    def _past(self) -> Offsets:
+        return np.full(self.shards, -1, np.int64) if self.past is None else self.past
 
     @functools.cached_property
     def floors(self) -> Offsets:
         """For each shard, the last seq that is not held any more."""
         spans = [segment.span.floors for segment in self.segments]
-        return np.minimum.reduce(spans) if spans else np.full(self.shards, -1, np.int64)
+        return np.minimum.reduce(spans) if spans else self._past
 
     @functools.cached_property
     def heads(self) -> Offsets:
         """For each shard, the newest seq."""
-        spans = [segment.span.heads for segment in self.segments]
-        return np.maximum.reduce(spans) if spans else np.full(self.shards, -1, np.int64)
+        return np.maximum.reduce([self._past, *(segment.span.heads for segment in self.segments)])
 
     @functools.cached_property
     def bounds(self) -> dict[int, Bounds]:
@@ -158,8 +190,22 @@ def write_segment(folder: Path, rows: pa.Table, span: Span) -> Segment:
     return Segment(path, size, len(span.heads), span)
 
 
-def read_segments(segments: Iterable[Path], after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
-    """The rows of these segments that lie after the one and up to the other."""
+def is_clean_cut(segments: Sequence[Segment], at: int) -> bool:
+    """Whether all rows before this place come before all after it, as in files of other engines they need not."""
+    if not 0 < at < len(segments) or all(segment.span.exact for segment in segments):
+        return True
+    ends = np.maximum.reduce([segment.span.heads for segment in segments[:at]])
+    return bool(np.all(ends <= np.minimum.reduce([segment.span.floors for segment in segments[at:]])))
+
+
+def read_segments(
+    segments: Iterable[Path], after: Offsets, upto: Offsets, *, in_order: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these segments that lie after the one and up to the other; sorted, if they are not in order."""
+    if not in_order:
+        rows = pa.Table.from_batches(read_segments(segments, after, upto), SCHEMA)
+        yield from rows.take(np.lexsort((rows["seq"].to_numpy(), rows["shard"].to_numpy()))).to_batches()
+        return
     for path in segments:
         file = pq.ParquetFile(
             path, memory_map=True, coerce_int96_timestamp_unit="us"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Iterable
@@ -10,14 +11,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.storage import delta_staging
-from tidings.storage.delta_commits import Action, Commits, added, done, removed
+from tidings.storage.delta_commits import Action, Commits, added, done, is_ours, removed
 from tidings.updates import SCHEMA
-from tidings_connectors.delta.segments import Segment, SegmentSnapshot
+from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot
 
 SLEPT_S = 1800.0  # commits are kept for twice as long
 
@@ -62,7 +64,7 @@ class SegmentTable:
                 snapshot = self._load()  # a name that was cleaned up may for a moment be that of another commit
             self._refreshed = now
             while (commit := self._commits.read(snapshot.version + 1)) is not None:
-                snapshot = self._apply(snapshot, commit)
+                snapshot = self._apply(snapshot, commit, ours=is_ours(commit))
             if self._commits.checkpointed() > snapshot.version:  # the commits that would bring us there were cleaned up
                 snapshot = self._load()
             self._snapshot = snapshot
@@ -113,12 +115,13 @@ class SegmentTable:
         with self._lock:
             if self._snapshot.version == version - 1:  # spares the next refresh from reading what is known here
                 known = {segment.path.name: segment for segment in add}
-                applied = self._apply(self._snapshot, actions)
+                applied = self._apply(self._snapshot, actions, ours=True)
                 self._snapshot = replace(applied, live={**applied.live, **known})
         return True
 
-    def _apply(self, snapshot: SegmentSnapshot, commit: list[Action]) -> SegmentSnapshot:
+    def _apply(self, snapshot: SegmentSnapshot, commit: list[Action], *, ours: bool) -> SegmentSnapshot:
         live = dict(snapshot.live)
+        past = snapshot.past if ours else snapshot.heads  # which files of another engine may not tell any more
         transactions = dict(snapshot.transactions)
         for action in commit:
             if remove := action.get("remove"):
@@ -130,7 +133,7 @@ class SegmentTable:
                 live[path] = Segment(self.folder / path, add["size"], self.shards)
             elif transaction := action.get("txn"):
                 transactions[transaction["appId"]] = transaction["version"]
-        return SegmentSnapshot(snapshot.version + 1, self.shards, live, transactions)
+        return SegmentSnapshot(snapshot.version + 1, self.shards, live, transactions, past)
 
     def _load(self) -> SegmentSnapshot:
         self._commits.check()
@@ -147,7 +150,17 @@ class SegmentTable:
             unquote(path): Segment(self.folder / unquote(path), size, self.shards)
             for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
         }
-        return SegmentSnapshot(table.version(), self.shards, live)
+        past = None if all(segment.span.exact for segment in live.values()) else self._past()
+        return SegmentSnapshot(table.version(), self.shards, live, past=past)
+
+    def _past(self) -> Offsets:
+        """How far the shards got at least, by the files that were removed and are still there."""
+        heads = np.full(self.shards, -1, np.int64)
+        for commit in self._commits.all():
+            for path in (unquote(action["remove"]["path"]) for action in commit if "remove" in action):
+                with contextlib.suppress(FileNotFoundError):
+                    heads = np.maximum(heads, Segment(self.folder / path, 0, self.shards).span.heads)
+        return heads
 
     def delta_table(self) -> Any:
         """The table as delta-rs sees it."""

@@ -11,7 +11,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from tidings.storage.durable import sync_folder
 Action = dict[str, Any]
 """A line of a commit, as Delta's protocol has it."""
 
+ENGINE = "tidings"
 SYNC_RETRIES_S = (0.01, 0.1)
 
 
@@ -40,7 +41,7 @@ class Commits:
 
         After an `OutcomeUnknown` the commit may be seen, and all that it names must stay.
         """
-        info = {"timestamp": milliseconds(), "operation": "WRITE", "engineInfo": "tidings"}
+        info = {"timestamp": milliseconds(), "operation": "WRITE", "engineInfo": ENGINE}
         lines = [{"commitInfo": info}, *(action for action in actions if "commitInfo" not in action)]
         content = "\n".join(map(json.dumps, lines)).encode()
         draft = self.folder / f".{uuid.uuid4()}.tmp"
@@ -131,11 +132,17 @@ class Commits:
         except FileNotFoundError:
             return -1
         except (ValueError, KeyError, TypeError):
-            raise LogUnavailable(f"{path} is empty or torn: delete it, and the checkpoint is found without it") from None
+            raise LogUnavailable(f"{path} is empty or torn: delete it; the checkpoint is found without") from None
 
     def newest(self) -> int:
         """The newest version that there is a commit or a checkpoint of; -1 if there is none."""
         return max([self.checkpointed(), *map(_version, self.folder.glob("[0-9]*.json"))])
+
+    def all(self) -> Iterator[list[Action]]:
+        """The commits that are still there, in no order."""
+        for path in self.folder.glob("[0-9]*.json"):
+            if (commit := self.read(_version(path))) is not None:
+                yield commit
 
     def drafts(self) -> list[Path]:
         """Commits that were begun; those of a writer that died stay behind."""
@@ -148,6 +155,11 @@ class Commits:
 def _version(path: Path) -> int:
     """The version that a file of the log belongs to."""
     return int(path.name.partition(".")[0])
+
+
+def is_ours(commit: Sequence[Action]) -> bool:
+    """Whether it was made here, and not by another engine."""
+    return any(action.get("commitInfo", {}).get("engineInfo") == ENGINE for action in commit)
 
 
 def milliseconds() -> int:
