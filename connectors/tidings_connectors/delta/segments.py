@@ -75,9 +75,9 @@ class Segment:
         return Span.from_json(text) if text else self._measure()
 
     @functools.cached_property
-    def order(self) -> int:
-        """Segments are laid down one after the other: an older one has seen fewer rows before it."""
-        return int(self.span.floors.sum())
+    def order(self) -> tuple[int, int]:
+        """Segments are laid down one after the other: an older one has seen fewer rows before it, or ends before."""
+        return int(self.span.floors.sum()), int(self.span.heads.sum())
 
     def precedes(self, other: Segment) -> bool:
         """Whether it begins before the other in a shard that both know of."""

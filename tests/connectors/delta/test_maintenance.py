@@ -274,6 +274,17 @@ def test_rows_that_another_engine_mixed_are_read_in_order_and_dropped_in_order(
     check_log(log, 4)
 
 
+def test_after_a_full_truncation_retention_drops_what_is_empty_and_not_what_came_after(
+    log: DeltaLog, definition: StreamDefinition
+) -> None:
+    append_many(log, 3)
+    log.truncate(Positions({shard: Position(bounds.head.seq + 1) for shard, bounds in log.bounds().items()}))
+    log.append(make_updates(5))
+    for each in (DeltaLog.open(str(log.folder), definition), log):  # which know the segments in another order
+        each.retain(max_bytes=1)
+        assert held(each).num_rows == 5
+
+
 @pytest.mark.slow
 def test_a_table_that_spark_optimized_is_still_the_same_log(spark: SparkSession, log: DeltaLog) -> None:
     rows = append_many(log, 20)
