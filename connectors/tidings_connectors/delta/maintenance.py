@@ -127,7 +127,7 @@ class Maintenance:
         """Write a Delta checkpoint, and delete the commit files that it makes needless."""
         delta_staging.checkpoint(self._table.folder)
 
-    def vacuum(self, grace_hours: float = GRACE_HOURS) -> None:
+    def vacuum(self, grace_hours: int = GRACE_HOURS) -> None:
         """Delete the files that no version has named for this long, those of writers that died among them."""
         delta_staging.vacuum(self._table.folder, grace_hours, full=True)
         oldest = time.time() - grace_hours * 3600

@@ -143,7 +143,8 @@ class SegmentSnapshot:
     @functools.cached_property
     def heads(self) -> Offsets:
         """For each shard, the newest seq."""
-        return np.maximum.reduce([self._past, *(segment.span.heads for segment in self.segments)])
+        heads: Offsets = np.maximum.reduce([self._past, *(segment.span.heads for segment in self.segments)])
+        return heads
 
     @functools.cached_property
     def bounds(self) -> dict[int, Bounds]:

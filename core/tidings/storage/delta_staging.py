@@ -76,7 +76,7 @@ def checkpoint(folder: Path) -> None:
     DeltaTable(folder).cleanup_metadata()
 
 
-def vacuum(folder: Path, grace_hours: float, *, full: bool = False) -> None:
+def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
     """Delete the files that no version has named for this long; with `full`, those that none ever named, too.
 
     delta-rs finds them. It would note the deletion in two commits that it does not sync.
