@@ -38,6 +38,7 @@ from tidings_connectors.delta.segments import (
     SegmentSnapshot,
     Span,
     read_segments,
+    stamp,
     write_segment,
 )
 from tidings_connectors.delta.table import SegmentTable
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
 SEGMENT_ROWS = 1_000_000
 SEGMENT_BYTES = 128 * 2**20
 APPEND_TIMEOUT_S = 60.0  # that an append competes with other writers before it gives up
+SPARK_CHECKS_PAGES = "parquet.page.verify-checksum.enabled"
 SLICE_ROWS = 100_000  # so many are worth a reader of their own
 
 
@@ -131,7 +133,7 @@ class DeltaLog:
             start = snapshot.floors if after is None else self._held(snapshot, after)
             end = snapshot.heads if upto is None else self._held(snapshot, upto)
             segments = snapshot.holding(start, end)
-        rows = spark.read.schema(spark_schema()).parquet(*(str(segment.path) for segment in segments))
+        rows = spark.read.option(SPARK_CHECKS_PAGES, True).schema(spark_schema()).parquet(*(str(segment.path) for segment in segments))
         if not segments:
             return spark.createDataFrame([], spark_schema())
         if np.any(start > snapshot.floors):
@@ -268,20 +270,6 @@ class DeltaSlice:
     def read(self) -> Iterator[pa.RecordBatch]:
         with _translating_errors(self.stream, str(self.paths[0].parent)):
             yield from read_segments(self.paths, self.after, self.upto, in_order=self.in_order)
-
-
-def stamp(shards: npt.NDArray[np.int32], heads: Offsets) -> npt.NDArray[np.int64]:
-    """For each row the next offset of its shard, in the order of the rows.
-
-    >>> stamp(np.array([1, 0, 1], np.int32), np.array([9, -1])).tolist()
-    [0, 10, 1]
-    """
-    order = np.argsort(shards, kind="stable")
-    counts = np.bincount(shards, minlength=len(heads))
-    firsts = np.repeat(counts.cumsum() - counts, counts)
-    seqs = np.empty(len(shards), np.int64)
-    seqs[order] = np.arange(len(shards)) - firsts + np.repeat(heads + 1, counts)
-    return seqs
 
 
 def _reach(snapshot: SegmentSnapshot, start: Offsets, limit: int | None) -> Offsets:

@@ -2,18 +2,24 @@
 
 A segment is one Parquet file, sorted by shard and seq. Its footer says which positions it covers, for *every* shard of
 the stream, so the live segments alone tell all there is to know of a log: where each shard begins and ends.
+
+A reader gets the rows that were written, or an error: every page has a checksum, the checksum of the footer is part of
+the file's name, and in each shard the rows are those of the span, one after the other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import re
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidings.errors import LogUnavailable
 from tidings.positions import Bounds, Position
 from tidings.updates import SCHEMA
 
@@ -71,8 +78,8 @@ class Segment:
         """What the segment covers."""
         if self.written:
             return self.written
-        text = (pq.read_metadata(self.path).metadata or {}).get(SPAN)
-        return Span.from_json(text) if text else self._measure()
+        with open_segment(self.path) as file:
+            return _span(file) or self._measure()
 
     @functools.cached_property
     def order(self) -> tuple[int, int]:
@@ -169,11 +176,12 @@ class SegmentSnapshot:
 
 def write_segment(folder: Path, rows: pa.Table, span: Span) -> Segment:
     """Write rows of the canonical schema, sorted by shard and seq, to a file that no commit names yet."""
-    path = folder / f"{uuid.uuid4()}.parquet"
+    name = uuid.uuid4().hex
+    draft = folder / f"{name}.parquet"
     span = replace(span, memory=rows.nbytes)
     table = rows.replace_schema_metadata({SPAN: span.to_json()})
     try:
-        with open(path, "xb") as file:
+        with open(draft, "x+b") as file:
             pq.write_table(
                 table,
                 file,
@@ -181,14 +189,60 @@ def write_segment(folder: Path, rows: pa.Table, span: Span) -> Segment:
                 compression_level=1,
                 row_group_size=ROW_GROUP_ROWS,
                 use_dictionary=DICTIONARY,
+                write_page_checksum=True,
             )
             file.flush()
             os.fsync(file.fileno())
-        size = path.stat().st_size
+            size = file.tell()
+            path = draft.rename(folder / f"{name}-{_footer_checksum(file):08x}.parquet")
     except BaseException:
-        path.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
     return Segment(path, size, len(span.heads), span)
+
+
+@contextlib.contextmanager
+def open_segment(path: Path) -> Iterator[pq.ParquetFile]:
+    """A segment's file, its footer checked. Whatever is found to be wrong with it is `LogUnavailable`, and names it."""
+    try:
+        if named := re.fullmatch(r"[0-9a-f]{32}-([0-9a-f]{8})\.parquet", path.name):
+            with open(path, "rb") as raw:
+                if _footer_checksum(raw) != int(named[1], 16):
+                    raise ValueError("its footer is not the one that was written")
+        # Other engines write times in Spark's old way.
+        yield pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, IndexError, pa.ArrowException) as error:
+        raise LogUnavailable(f"segment {path} cannot be read, and must be restored: {error}") from error
+
+
+def _footer_checksum(file: BinaryIO) -> int:
+    """Of all that comes after the rows."""
+    size = file.seek(-8, os.SEEK_END)
+    length = int.from_bytes(file.read(4), "little")
+    file.seek(max(0, size - length))
+    return zlib.crc32(file.read())
+
+
+def _span(file: pq.ParquetFile) -> Span | None:
+    """What its footer says that it covers; None if another engine wrote it."""
+    text = (file.metadata.metadata or {}).get(SPAN)
+    return Span.from_json(text) if text else None
+
+
+def stamp(shards: npt.NDArray[np.int32], heads: Offsets) -> npt.NDArray[np.int64]:
+    """For each row the next offset of its shard, in the order of the rows.
+
+    >>> stamp(np.array([1, 0, 1], np.int32), np.array([9, -1])).tolist()
+    [0, 10, 1]
+    """
+    order = np.argsort(shards, kind="stable")
+    counts = np.bincount(shards, minlength=len(heads))
+    firsts = np.repeat(counts.cumsum() - counts, counts)
+    seqs = np.empty(len(shards), np.int64)
+    seqs[order] = np.arange(len(shards)) - firsts + np.repeat(heads + 1, counts)
+    return seqs
 
 
 def is_clean_cut(segments: Sequence[Segment], at: int) -> bool:
@@ -208,17 +262,31 @@ def read_segments(
         yield from rows.take(np.lexsort((rows["seq"].to_numpy(), rows["shard"].to_numpy()))).to_batches()
         return
     for path in segments:
-        file = pq.ParquetFile(
-            path, memory_map=True, coerce_int96_timestamp_unit="us"
-        )  # as Spark's OPTIMIZE writes them
-        groups = [n for n in range(file.num_row_groups) if _may_hold(file.metadata.row_group(n), after, upto)]
-        for batch in _batches(file, groups):
-            shards = batch["shard"].to_numpy()
-            seqs = batch["seq"].to_numpy()
-            wanted = (seqs > after[shards]) & (seqs <= upto[shards])
-            if wanted.any():
-                rows = batch if wanted.all() else batch.filter(pa.array(wanted))
-                yield rows.replace_schema_metadata(None).cast(SCHEMA)
+        with open_segment(path) as file:
+            yield from _read(file, after, upto)
+
+
+def _read(file: pq.ParquetFile, after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
+    span = _span(file)
+    if span:
+        reached, end = np.maximum(after, span.floors), np.minimum(upto, span.heads)
+    groups = [n for n in range(file.num_row_groups) if _may_hold(file.metadata.row_group(n), after, upto)]
+    for batch in _batches(file, groups):
+        shards = batch["shard"].to_numpy()
+        seqs = batch["seq"].to_numpy()
+        wanted = (seqs > after[shards]) & (seqs <= upto[shards])
+        if not wanted.any():
+            continue
+        if not wanted.all():
+            batch, shards, seqs = batch.filter(pa.array(wanted)), shards[wanted], seqs[wanted]
+        if span:
+            if not np.array_equal(stamp(shards, reached), seqs):
+                raise ValueError("its rows are not one after the other")
+            np.maximum.at(reached, shards, seqs)
+        yield batch.replace_schema_metadata(None).cast(SCHEMA)
+    if span and np.any(reached < end):
+        shard = int(np.argmax(reached < end))
+        raise ValueError(f"of shard {shard} it has no row {reached[shard] + 1}, though it should have {end[shard]}")
 
 
 def _batches(file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Iterable
@@ -13,13 +14,12 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.storage import delta_staging
 from tidings.storage.delta_commits import Action, Commits, added, done, is_ours, removed
 from tidings.updates import SCHEMA
-from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot
+from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot, open_segment
 
 SLEPT_S = 1800.0  # commits are kept for twice as long
 
@@ -151,7 +151,11 @@ class SegmentTable:
             for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
         }
         past = None if all(segment.span.exact for segment in live.values()) else self._past()
-        return SegmentSnapshot(table.version(), self.shards, live, past=past)
+        snapshot = SegmentSnapshot(table.version(), self.shards, live, past=past)
+        for before, after in itertools.pairwise(snapshot.segments):
+            if past is None and not np.array_equal(before.span.heads, after.span.floors):
+                raise LogUnavailable(f"a segment is missing between {before.path} and {after.path}")
+        return snapshot
 
     def _past(self) -> Offsets:
         """How far the shards got at least, by the files that were removed and are still there."""
@@ -177,7 +181,8 @@ class SegmentTable:
 
 def _statistics(segment: Segment) -> dict[str, Any]:
     """Row count, and the bounds by which Delta readers skip files."""
-    metadata = pq.read_metadata(segment.path)
+    with open_segment(segment.path) as file:
+        metadata = file.metadata
     columns = {"shard": 0, "seq": 1}
     found = {
         name: [metadata.row_group(n).column(at).statistics for n in range(metadata.num_row_groups)]

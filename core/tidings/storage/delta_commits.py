@@ -11,6 +11,7 @@ import json
 import os
 import time
 import uuid
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ Action = dict[str, Any]
 """A line of a commit, as Delta's protocol has it."""
 
 ENGINE = "tidings"
+CHECKSUM = "tidings.crc32"  # of all lines of a commit but the first, which says it
 SYNC_RETRIES_S = (0.01, 0.1)
 
 
@@ -41,9 +43,9 @@ class Commits:
 
         After an `OutcomeUnknown` the commit may be seen, and all that it names must stay.
         """
-        info = {"timestamp": milliseconds(), "operation": "WRITE", "engineInfo": ENGINE}
-        lines = [{"commitInfo": info}, *(action for action in actions if "commitInfo" not in action)]
-        content = "\n".join(map(json.dumps, lines)).encode()
+        lines = "\n".join(json.dumps(action) for action in actions if "commitInfo" not in action).encode()
+        info = {"timestamp": milliseconds(), "operation": "WRITE", "engineInfo": ENGINE, CHECKSUM: zlib.crc32(lines)}
+        content = json.dumps({"commitInfo": info}).encode() + b"\n" + lines
         draft = self.folder / f".{uuid.uuid4()}.tmp"
         try:
             with open(draft, "xb") as file:
@@ -109,6 +111,9 @@ class Commits:
             actions = []
         if not actions:
             raise LogUnavailable(f"commit {self._path(version)} is empty or torn: restore it, or the table")
+        checksum = actions[0].get("commitInfo", {}).get(CHECKSUM)
+        if checksum is not None and checksum != zlib.crc32(content.partition(b"\n")[2]):
+            raise LogUnavailable(f"commit {self._path(version)} is damaged: restore it, or the table")
         return actions
 
     def needed(self) -> list[Path]:

@@ -18,7 +18,8 @@ from tidings.positions import START, Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates
 from tidings.updates import SCHEMA
-from tidings_connectors.delta.log import DeltaLog, stamp
+from tidings_connectors.delta.log import DeltaLog
+from tidings_connectors.delta.segments import stamp
 
 
 def folder_of(definition: StreamDefinition) -> Path:
