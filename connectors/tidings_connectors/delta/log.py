@@ -133,7 +133,11 @@ class DeltaLog:
             start = snapshot.floors if after is None else self._held(snapshot, after)
             end = snapshot.heads if upto is None else self._held(snapshot, upto)
             segments = snapshot.holding(start, end)
-        rows = spark.read.option(SPARK_CHECKS_PAGES, True).schema(spark_schema()).parquet(*(str(segment.path) for segment in segments))
+        rows = (
+            spark.read.option(SPARK_CHECKS_PAGES, True)
+            .schema(spark_schema())
+            .parquet(*(str(segment.path) for segment in segments))
+        )
         if not segments:
             return spark.createDataFrame([], spark_schema())
         if np.any(start > snapshot.floors):

@@ -14,12 +14,13 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.storage import delta_staging
 from tidings.storage.delta_commits import Action, Commits, added, done, is_ours, removed
 from tidings.updates import SCHEMA
-from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot, open_segment
+from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot
 
 SLEPT_S = 1800.0  # commits are kept for twice as long
 
@@ -181,8 +182,7 @@ class SegmentTable:
 
 def _statistics(segment: Segment) -> dict[str, Any]:
     """Row count, and the bounds by which Delta readers skip files."""
-    with open_segment(segment.path) as file:
-        metadata = file.metadata
+    metadata = pq.read_metadata(segment.path)
     columns = {"shard": 0, "seq": 1}
     found = {
         name: [metadata.row_group(n).column(at).statistics for n in range(metadata.num_row_groups)]
