@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
@@ -188,6 +188,50 @@ def checked(rows: pa.Table | pa.RecordBatch, *, max_payload_bytes: int = MAX_PAY
         check_row(**table.slice(bad, 1).to_pylist(maps_as_pydicts="lossy")[0], max_payload_bytes=max_payload_bytes)
         raise InvalidUpdate(f"row {bad} is no update: {table.slice(bad, 1).to_pylist()[0]!r}")
     return table
+
+
+def row_sizes(rows: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """About how many bytes each row takes in memory; exactly, all of them together.
+
+    What may be large in a few rows is measured one by one; the rest is spread evenly.
+    """
+    sizes = np.zeros(len(rows), np.int64)
+    for name in ("object", "payload"):
+        sizes += _lengths(rows[name])
+    attributes = rows["attributes"]
+    chunks = attributes.chunks if isinstance(attributes, pa.ChunkedArray) else [attributes]
+    sizes += np.concatenate([np.empty(0, np.int64), *map(_attribute_lengths, chunks)])
+    rest = max(0, int(rows.nbytes) - int(sizes.sum()))
+    return sizes + -(-rest // max(1, len(rows)))
+
+
+def _lengths(texts: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False)
+    return found.astype(np.int64)
+
+
+def _attribute_lengths(attributes: pa.MapArray) -> npt.NDArray[np.int64]:
+    offsets = attributes.offsets.to_numpy().astype(np.int64)
+    first, last = int(offsets[0]), int(offsets[-1])
+    each = sum(_lengths(part.slice(first, last - first)) for part in (attributes.keys, attributes.items))
+    upto = np.zeros(last - first + 1, np.int64)
+    np.cumsum(each, out=upto[1:])
+    lengths: npt.NDArray[np.int64] = np.diff(upto[offsets - first])
+    return lengths
+
+
+def portions(sizes: npt.NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[slice]:
+    """Runs of rows of these sizes, one after the other: as long as they may be, and of one row at least.
+
+    >>> list(portions(np.array([1, 1, 9, 1, 1, 1]), max_rows=2, max_bytes=4))
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 5, None), slice(5, 6, None)]
+    """
+    ends, start, before = sizes.cumsum(), 0, 0
+    while start < len(sizes):
+        fitting = int(np.searchsorted(ends, before + max_bytes, "right"))
+        end = max(start + 1, min(start + max_rows, fitting))
+        yield slice(start, end)
+        start, before = end, int(ends[end - 1])
 
 
 def timed(table: pa.Table) -> pa.Table:

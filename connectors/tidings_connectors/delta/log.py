@@ -30,7 +30,7 @@ from tidings.errors import InvalidOption, InvalidPosition, LogUnavailable
 from tidings.logs import Appended, Slice, TailReader, Transaction, check_held, resolve_path
 from tidings.positions import Bounds, Position, Positions
 from tidings.storage.delta_commits import milliseconds
-from tidings.updates import SCHEMA, shards_of
+from tidings.updates import SCHEMA, portions, row_sizes, shards_of
 from tidings_connectors.delta.maintenance import Maintenance, plan_retention, plan_truncation
 from tidings_connectors.delta.segments import (
     Offsets,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 SEGMENT_ROWS = 1_000_000
 SEGMENT_BYTES = 128 * 2**20
+READ_BYTES = 32 * 2**20  # of rows in one read of the tail
 APPEND_TIMEOUT_S = 60.0  # that an append competes with other writers before it gives up
 SPARK_CHECKS_PAGES = "parquet.page.verify-checksum.enabled"
 SLICE_ROWS = 100_000  # so many are worth a reader of their own
@@ -102,7 +103,8 @@ class DeltaLog:
                 upto = _reach(snapshot, start, limit)
                 paths, in_order = _files(snapshot.holding(start, upto))
                 try:
-                    return pa.Table.from_batches(read_segments(paths, start, upto, in_order=in_order), SCHEMA)
+                    batches = read_segments(paths, start, upto, in_order=in_order)
+                    return pa.Table.from_batches(_first(batches, READ_BYTES), SCHEMA)
                 except FileNotFoundError:
                     if self._table.refresh().version == snapshot.version:
                         raise
@@ -218,7 +220,7 @@ class DeltaLog:
         named = True  # by a commit that may be seen, unless it is sure that there is none
         try:
             floors = snapshot.heads
-            for rows in _portions(updates):
+            for rows in portions(row_sizes(updates), SEGMENT_ROWS, SEGMENT_BYTES):
                 heads = floors.copy()
                 np.maximum.at(heads, shards[rows], seqs[rows])
                 order = np.lexsort((seqs[rows], shards[rows]))
@@ -307,11 +309,17 @@ def _stamped(updates: pa.Table, shards: npt.NDArray[np.int32], seqs: npt.NDArray
     return pa.table([columns[name] if name in columns else updates[name] for name in SCHEMA.names], schema=SCHEMA)
 
 
-def _portions(updates: pa.Table) -> Iterator[slice]:
-    """Runs of rows that each make a segment of a size that can be handled in memory."""
-    row_bytes = max(1, updates.nbytes // max(1, len(updates)))
-    rows = max(1, min(SEGMENT_ROWS, SEGMENT_BYTES // row_bytes))
-    return (slice(start, min(start + rows, len(updates))) for start in range(0, len(updates), rows))
+def _first(batches: Iterator[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The first rows, of so many bytes in all; one at least, if there is one."""
+    left = max_bytes
+    for batch in batches:
+        sizes = row_sizes(batch)
+        if sizes.sum() >= left:
+            fitting = int(np.searchsorted(sizes.cumsum(), left, "right"))
+            yield batch.slice(0, fitting if fitting or left < max_bytes else 1)
+            return
+        yield batch
+        left -= int(sizes.sum())
 
 
 def _positions(offsets: Offsets) -> Positions:

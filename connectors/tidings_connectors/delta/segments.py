@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds, Position
-from tidings.updates import SCHEMA
+from tidings.updates import SCHEMA, portions, row_sizes
 
 Offsets = npt.NDArray[np.int64]
 """A seq for each shard of the stream, by shard."""
@@ -37,6 +37,7 @@ Offsets = npt.NDArray[np.int64]
 SPAN = b"tidings.span"
 UNKNOWN = np.iinfo(np.int64).max  # the floor of a shard of which a file that another engine wrote tells nothing
 ROW_GROUP_ROWS = 65_536
+ROW_GROUP_BYTES = 16 * 2**20  # of rows in memory, which is what a reader of one row needs
 SMALL_ROWS = 10_000
 DICTIONARY = ["kind", "source", "attributes.key_value.key", "attributes.key_value.value"]
 
@@ -182,15 +183,16 @@ def write_segment(folder: Path, rows: pa.Table, span: Span) -> Segment:
     table = rows.replace_schema_metadata({SPAN: span.to_json()})
     try:
         with open(draft, "x+b") as file:
-            pq.write_table(
-                table,
+            with pq.ParquetWriter(
                 file,
+                table.schema,
                 compression="zstd",
                 compression_level=1,
-                row_group_size=ROW_GROUP_ROWS,
                 use_dictionary=DICTIONARY,
                 write_page_checksum=True,
-            )
+            ) as writer:
+                for group in portions(row_sizes(rows), ROW_GROUP_ROWS, ROW_GROUP_BYTES):
+                    writer.write_table(table.slice(group.start, group.stop - group.start))
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()

@@ -74,8 +74,8 @@ def test_spark_does_not_read_a_flipped_bit_either(spark: SparkSession, log: Delt
 
 
 def test_a_row_that_is_missing_in_a_segment_is_an_error(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = pq.write_table
-    monkeypatch.setattr(pq, "write_table", lambda rows, *a, **k: write(rows.slice(1), *a, **k))
+    write = pq.ParquetWriter.write_table
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda writer, rows: write(writer, rows.slice(1)))
     log.append(make_updates(20))
     with pytest.raises(LogUnavailable, match=segment_of(log).name):
         held(log)
