@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tidings.logs import Log
+from tidings.logs import Log, ends
 from tidings.positions import Positions
 from tidings.updates import SCHEMA, checked, from_rows, shard_of, shards_of, timed
 
@@ -46,9 +46,12 @@ def make_updates(count: int, *, seed: int = 0, objects: int = 100, payload_bytes
 
 def held(log: Log) -> pa.Table:
     """All that a log holds, in the order of shards and positions."""
-    floors = Positions({shard: bounds.floor for shard, bounds in log.bounds().items()})
-    rows = log.tail(floors, 2**40)
-    return rows.sort_by([("shard", "ascending"), ("seq", "ascending"), ("index", "ascending")])
+    after = {shard: bounds.floor for shard, bounds in log.bounds().items()}
+    reads: list[pa.Table] = []
+    while not reads or len(reads[-1]):  # a read has so many bytes at most
+        reads.append(log.tail(Positions(after), 2**40))
+        after.update(ends(reads[-1]))
+    return pa.concat_tables(reads).sort_by([("shard", "ascending"), ("seq", "ascending"), ("index", "ascending")])
 
 
 def check_log(log: Log, shards: int) -> None:

@@ -17,7 +17,7 @@ import contextlib
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +38,7 @@ from tidings_connectors.delta.segments import (
     SegmentSnapshot,
     Span,
     read_segments,
+    stamp,
     write_segment,
 )
 from tidings_connectors.delta.table import SegmentTable
@@ -49,7 +50,9 @@ if TYPE_CHECKING:
 
 SEGMENT_ROWS = 1_000_000
 SEGMENT_BYTES = 128 * 2**20
+READ_BYTES = 32 * 2**20  # of rows in one read of the tail
 APPEND_TIMEOUT_S = 60.0  # that an append competes with other writers before it gives up
+SPARK_CHECKS_PAGES = "parquet.page.verify-checksum.enabled"
 SLICE_ROWS = 100_000  # so many are worth a reader of their own
 
 
@@ -98,9 +101,10 @@ class DeltaLog:
                 snapshot = self._table.refresh()
                 start = self._held(snapshot, after)
                 upto = _reach(snapshot, start, limit)
-                paths = [segment.path for segment in snapshot.holding(start, upto)]
+                paths, in_order = _files(snapshot.holding(start, upto))
                 try:
-                    return pa.Table.from_batches(read_segments(paths, start, upto), SCHEMA)
+                    batches = read_segments(paths, start, upto, in_order=in_order)
+                    return pa.Table.from_batches(_first(batches, READ_BYTES), SCHEMA)
                 except FileNotFoundError:
                     if self._table.refresh().version == snapshot.version:
                         raise
@@ -115,9 +119,9 @@ class DeltaLog:
                 return []
             pieces = -(-total // SLICE_ROWS)
             piece_of_shard = np.minimum((backlog.cumsum() - 1) * pieces // total, pieces - 1)
-            paths = [segment.path for segment in snapshot.holding(start, end)]
+            files = _files(snapshot.holding(start, end))
             return [
-                DeltaSlice(self._stream.name, tuple(paths), start, np.where(piece_of_shard == piece, end, start))
+                DeltaSlice(self._stream.name, *files, start, np.where(piece_of_shard == piece, end, start))
                 for piece in np.unique(piece_of_shard[backlog > 0])
             ]
 
@@ -131,7 +135,11 @@ class DeltaLog:
             start = snapshot.floors if after is None else self._held(snapshot, after)
             end = snapshot.heads if upto is None else self._held(snapshot, upto)
             segments = snapshot.holding(start, end)
-        rows = spark.read.schema(spark_schema()).parquet(*(str(segment.path) for segment in segments))
+        rows = (
+            spark.read.option(SPARK_CHECKS_PAGES, True)
+            .schema(spark_schema())
+            .parquet(*(str(segment.path) for segment in segments))
+        )
         if not segments:
             return spark.createDataFrame([], spark_schema())
         if np.any(start > snapshot.floors):
@@ -159,6 +167,7 @@ class DeltaLog:
             while True:
                 snapshot = self._table.refresh()
                 if transaction and self._is_repeat(transaction):
+                    self._table.sync()
                     return None
                 seqs = stamp(shards, snapshot.heads)
                 if len(seqs) == 0:
@@ -224,7 +233,7 @@ class DeltaLog:
         transaction: Transaction | None,
     ) -> bool:
         drafts: list[Segment] = []
-        done = False
+        named = True  # by a commit that may be seen, unless it is sure that there is none
         try:
             floors = snapshot.heads
             for rows in portions(row_sizes(updates), SEGMENT_ROWS, SEGMENT_BYTES):
@@ -234,12 +243,15 @@ class DeltaLog:
                 table = _stamped(updates.slice(rows.start, len(order)), shards[rows], seqs[rows]).take(order)
                 drafts.append(write_segment(self._table.folder, table, Span(floors, heads, milliseconds())))
                 floors = heads
-            done = self._table.commit(snapshot.version + 1, drafts, transaction=transaction)
+            named = self._table.commit(snapshot.version + 1, drafts, transaction=transaction)
+        except OSError:
+            named = False
+            raise
         finally:
-            if not done:
+            if not named:
                 for draft in drafts:
                     draft.path.unlink(missing_ok=True)
-        return done
+        return named
 
     def _drop(self, snapshot: SegmentSnapshot, count: int, dry_run: bool) -> dict[int, Bounds]:
         """Let go of the oldest so many segments, and say what is left."""
@@ -273,26 +285,13 @@ class DeltaSlice:
 
     stream: str
     paths: tuple[Path, ...]
+    in_order: bool
     after: Offsets
     upto: Offsets
 
     def read(self) -> Iterator[pa.RecordBatch]:
         with _translating_errors(self.stream, str(self.paths[0].parent)):
-            yield from read_segments(self.paths, self.after, self.upto)
-
-
-def stamp(shards: npt.NDArray[np.int32], heads: Offsets) -> npt.NDArray[np.int64]:
-    """For each row the next offset of its shard, in the order of the rows.
-
-    >>> stamp(np.array([1, 0, 1], np.int32), np.array([9, -1])).tolist()
-    [0, 10, 1]
-    """
-    order = np.argsort(shards, kind="stable")
-    counts = np.bincount(shards, minlength=len(heads))
-    firsts = np.repeat(counts.cumsum() - counts, counts)
-    seqs = np.empty(len(shards), np.int64)
-    seqs[order] = np.arange(len(shards)) - firsts + np.repeat(heads + 1, counts)
-    return seqs
+            yield from read_segments(self.paths, self.after, self.upto, in_order=self.in_order)
 
 
 def _reach(snapshot: SegmentSnapshot, start: Offsets, limit: int | None) -> Offsets:
@@ -316,9 +315,27 @@ def _reach(snapshot: SegmentSnapshot, start: Offsets, limit: int | None) -> Offs
     return reached
 
 
+def _files(segments: Sequence[Segment]) -> tuple[tuple[Path, ...], bool]:
+    """Their files, and whether the rows of each shard are in order in them, one file after the other."""
+    return tuple(segment.path for segment in segments), all(segment.span.exact for segment in segments)
+
+
 def _stamped(updates: pa.Table, shards: npt.NDArray[np.int32], seqs: npt.NDArray[np.int64]) -> pa.Table:
     columns = {"shard": pa.array(shards), "seq": pa.array(seqs), "index": pa.array(np.zeros(len(seqs), np.int32))}
     return pa.table([columns[name] if name in columns else updates[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _first(batches: Iterator[pa.RecordBatch], max_bytes: int) -> Iterator[pa.RecordBatch]:
+    """The first rows, of so many bytes in all; one at least, if there is one."""
+    left = max_bytes
+    for batch in batches:
+        sizes = row_sizes(batch)
+        if sizes.sum() >= left:
+            fitting = int(np.searchsorted(sizes.cumsum(), left, "right"))
+            yield batch.slice(0, fitting if fitting or left < max_bytes else 1)
+            return
+        yield batch
+        left -= int(sizes.sum())
 
 
 def _positions(offsets: Offsets) -> Positions:

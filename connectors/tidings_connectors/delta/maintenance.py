@@ -7,6 +7,7 @@ next vacuum.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 import time
@@ -16,9 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidings.storage import delta_staging
 from tidings.storage.delta_commits import milliseconds
 from tidings.updates import SCHEMA
-from tidings_connectors.delta.segments import Offsets, Segment, Span, read_segments, write_segment
+from tidings_connectors.delta.segments import Offsets, Segment, Span, is_clean_cut, read_segments, write_segment
 from tidings_connectors.delta.table import SegmentTable
 
 if TYPE_CHECKING:
@@ -63,7 +65,8 @@ def plan_compaction(sizes: Sequence[int], fan_in: int = FAN_IN_SEGMENTS, target:
 
 def plan_truncation(segments: Sequence[Segment], upto: Offsets) -> int:
     """How many of the oldest segments lie whole at or before these offsets."""
-    return next((n for n, segment in enumerate(segments) if np.any(segment.span.heads > upto)), len(segments))
+    drop = next((n for n, segment in enumerate(segments) if np.any(segment.span.heads > upto)), len(segments))
+    return _clean(segments, drop)
 
 
 def plan_retention(segments: Sequence[Segment], max_age: float | None, max_bytes: int | None) -> int:
@@ -75,7 +78,12 @@ def plan_retention(segments: Sequence[Segment], max_age: float | None, max_bytes
     if max_bytes is not None:
         kept = np.cumsum([segment.size for segment in segments][::-1])[::-1]
         drop = max(drop, int(np.count_nonzero(kept[1:] >= max_bytes)))
-    return drop
+    return _clean(segments, drop)
+
+
+def _clean(segments: Sequence[Segment], drop: int) -> int:
+    """So many at most that no row is dropped which comes after one that stays."""
+    return next(at for at in range(drop, -1, -1) if is_clean_cut(segments, at))
 
 
 class Maintenance:
@@ -100,22 +108,28 @@ class Maintenance:
 
     def compact(self) -> int:
         """Merge small segments; the number of segments that went away."""
-        snapshot = self._table.refresh()
-        sizes = [segment.span.memory for segment in snapshot.segments]
-        runs = [snapshot.segments[run] for run in plan_compaction(sizes)]
-        return sum(self._merge(run) for run in runs)
+        self._adopt(self._table.refresh().segments)
+        segments = self._table.refresh().segments
+        # What cannot be adopted is as large as can be.
+        sizes = [segment.span.memory if segment.span.exact else TARGET_BYTES for segment in segments]
+        return sum(self._merge(segments[run]) for run in plan_compaction(sizes))
+
+    def _adopt(self, segments: Sequence[Segment]) -> None:
+        """Put sorted segments that know all shards in the place of files that another engine wrote."""
+        if all(segment.span.exact for segment in segments):
+            return
+        cuts = [at for at in range(len(segments) + 1) if is_clean_cut(segments, at)]
+        for run in (segments[start:end] for start, end in itertools.pairwise(cuts)):
+            if not all(one.span.exact for one in run) and sum(one.span.memory for one in run) <= TARGET_BYTES:
+                self._merge(run)
 
     def checkpoint(self) -> None:
         """Write a Delta checkpoint, and delete the commit files that it makes needless."""
-        table = self._table.delta_table()
-        table.create_checkpoint()
-        table.cleanup_metadata()
+        delta_staging.checkpoint(self._table.folder)
 
-    def vacuum(self, grace_hours: float = GRACE_HOURS) -> None:
+    def vacuum(self, grace_hours: int = GRACE_HOURS) -> None:
         """Delete the files that no version has named for this long, those of writers that died among them."""
-        self._table.delta_table().vacuum(
-            retention_hours=grace_hours, dry_run=False, enforce_retention_duration=False, full=True
-        )
+        delta_staging.vacuum(self._table.folder, grace_hours, full=True)
         oldest = time.time() - grace_hours * 3600
         for draft in self._table.drafts():
             if draft.stat().st_mtime < oldest:
@@ -136,15 +150,14 @@ class Maintenance:
             self._running.release()
 
     def _merge(self, run: Sequence[Segment]) -> int:
-        span = Span(run[0].span.floors, run[-1].span.heads, max(segment.span.time for segment in run))
-        nothing = np.full_like(span.floors, -1)
+        floors = np.minimum.reduce([segment.span.floors for segment in run])
+        heads = np.maximum.reduce([segment.span.heads for segment in run])
+        span = Span(floors, heads, max(segment.span.time for segment in run))
         try:
-            batches = list(read_segments([segment.path for segment in run], nothing, span.heads))
+            batches = list(read_segments([segment.path for segment in run], floors, heads, in_order=False))
         except FileNotFoundError:  # another writer was quicker
             return 0
-        rows = pa.Table.from_batches(batches, SCHEMA)
-        order = np.lexsort((rows["seq"].to_numpy(), rows["shard"].to_numpy()))
-        merged = write_segment(self._table.folder, rows.take(order), span)
+        merged = write_segment(self._table.folder, pa.Table.from_batches(batches, SCHEMA), span)
         if self._replace(run, [merged], data_change=False):
             return len(run) - 1
         merged.path.unlink(missing_ok=True)
@@ -154,10 +167,11 @@ class Maintenance:
         """Let go of these segments, which are the oldest."""
         if not old:
             return
-        last = old[-1].span
+        snapshot = self._table.refresh()
         rest: list[Segment] = []
-        if len(old) == len(self._table.refresh().segments):  # an empty segment goes on saying where the shards end
-            rest = [write_segment(self._table.folder, SCHEMA.empty_table(), Span(last.heads, last.heads, last.time))]
+        if len(old) == len(snapshot.segments):  # an empty segment goes on saying where the shards end
+            span = Span(snapshot.heads, snapshot.heads, old[-1].span.time)
+            rest = [write_segment(self._table.folder, SCHEMA.empty_table(), span)]
         self._replace(old, rest, data_change=True)
 
     def _replace(self, old: Sequence[Segment], new: Sequence[Segment], *, data_change: bool) -> bool:

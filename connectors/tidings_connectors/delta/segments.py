@@ -2,18 +2,24 @@
 
 A segment is one Parquet file, sorted by shard and seq. Its footer says which positions it covers, for *every* shard of
 the stream, so the live segments alone tell all there is to know of a log: where each shard begins and ends.
+
+A reader gets the rows that were written, or an error: every page has a checksum, the checksum of the footer is part of
+the file's name, and in each shard the rows are those of the span, one after the other.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
+import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +27,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from tidings.errors import LogUnavailable
 from tidings.positions import Bounds, Position
-from tidings.updates import SCHEMA
+from tidings.updates import SCHEMA, portions, row_sizes
 
 Offsets = npt.NDArray[np.int64]
 """A seq for each shard of the stream, by shard."""
 
 SPAN = b"tidings.span"
+UNKNOWN = np.iinfo(np.int64).max  # the floor of a shard of which a file that another engine wrote tells nothing
 ROW_GROUP_ROWS = 65_536
+ROW_GROUP_BYTES = 16 * 2**20  # of rows in memory, which is what a reader of one row needs
 SMALL_ROWS = 10_000
 DICTIONARY = ["kind", "source", "attributes.key_value.key", "attributes.key_value.value"]
 
@@ -41,10 +50,12 @@ class Span:
     heads: Offsets
     time: int  # when its newest row was committed, in milliseconds since 1970
     memory: int = 0  # bytes of its rows when they are read
+    exact: bool = True  # or read off the rows of a file that another engine wrote; these may be in any order
 
     def to_json(self) -> str:
         """As it stands in a segment's footer."""
-        return json.dumps({**self.__dict__, "floors": self.floors.tolist(), "heads": self.heads.tolist()})
+        value = {"floors": self.floors.tolist(), "heads": self.heads.tolist(), "time": self.time, "memory": self.memory}
+        return json.dumps(value)
 
     @classmethod
     def from_json(cls, text: bytes) -> Span:
@@ -68,23 +79,28 @@ class Segment:
         """What the segment covers."""
         if self.written:
             return self.written
-        text = (pq.read_metadata(self.path).metadata or {}).get(SPAN)
-        return Span.from_json(text) if text else self._measure()
+        with open_segment(self.path) as file:
+            return _span(file) or self._measure()
 
     @functools.cached_property
-    def order(self) -> int:
-        """Segments are laid down one after the other: an older one has seen fewer rows before it."""
-        return int(self.span.floors.sum())
+    def order(self) -> tuple[int, int]:
+        """Segments are laid down one after the other: an older one has seen fewer rows before it, or ends before."""
+        return int(self.span.floors.sum()), int(self.span.heads.sum())
+
+    def precedes(self, other: Segment) -> bool:
+        """Whether it begins before the other in a shard that both know of."""
+        mine, others = self.span.floors, other.span.floors
+        return bool(np.any((mine < others) & (others != UNKNOWN)))
 
     def _measure(self) -> Span:
         """The span of a file that another engine wrote, say Spark's OPTIMIZE: read off its rows."""
         rows = pq.read_table(self.path, columns=["shard", "seq"]).group_by("shard").aggregate([("seq", "min_max")])
         seqs = pc.struct_field(rows["seq_min_max"], "min"), pc.struct_field(rows["seq_min_max"], "max")
-        floors = np.full(self.shards, np.iinfo(np.int64).max)
+        floors = np.full(self.shards, UNKNOWN)
         heads = np.full(self.shards, -1)
         floors[rows["shard"]] = np.asarray(seqs[0]) - 1
         heads[rows["shard"]] = seqs[1]
-        return Span(floors, heads, int(self.path.stat().st_mtime * 1000), 4 * self.size)
+        return Span(floors, heads, int(self.path.stat().st_mtime * 1000), 4 * self.size, exact=False)
 
 
 @dataclass(frozen=True)
@@ -95,23 +111,48 @@ class SegmentSnapshot:
     shards: int
     live: Mapping[str, Segment]
     transactions: Mapping[str, int] = field(default_factory=dict)
+    past: Offsets | None = None  # where the shards ended when another engine wrote
 
     @functools.cached_property
     def segments(self) -> list[Segment]:
         """The live segments, oldest first."""
-        return sorted(self.live.values(), key=lambda segment: segment.order)
+        exact = [segment for segment in self.live.values() if segment.span.exact]
+        placed = sorted(exact, key=lambda segment: segment.order)
+        if len(placed) == len(self.live):
+            return placed
+        for segment in self.live.values():
+            if not segment.span.exact:
+                before = [at for at, other in enumerate(placed) if other.precedes(segment)]
+                placed.insert(before[-1] + 1 if before else 0, segment)
+        return self._completed(placed)
+
+    def _completed(self, placed: list[Segment]) -> list[Segment]:
+        """The segments with what the others tell of shards that some know nothing of."""
+        first = np.minimum.reduce([segment.span.floors for segment in placed])
+        reached = np.where(first == UNKNOWN, self._past, first)
+        completed = []
+        for segment in placed:
+            span, known = segment.span, segment.span.floors != UNKNOWN
+            floors, heads = np.where(known, span.floors, reached), np.where(known, span.heads, reached)
+            completed.append(replace(segment, written=replace(span, floors=floors, heads=heads)))
+            reached = np.maximum(reached, heads)
+        return completed
+
+    @property
+    def _past(self) -> Offsets:
+        return np.full(self.shards, -1, np.int64) if self.past is None else self.past
 
     @functools.cached_property
     def floors(self) -> Offsets:
         """For each shard, the last seq that is not held any more."""
         spans = [segment.span.floors for segment in self.segments]
-        return np.minimum.reduce(spans) if spans else np.full(self.shards, -1, np.int64)
+        return np.minimum.reduce(spans) if spans else self._past
 
     @functools.cached_property
     def heads(self) -> Offsets:
         """For each shard, the newest seq."""
-        spans = [segment.span.heads for segment in self.segments]
-        return np.maximum.reduce(spans) if spans else np.full(self.shards, -1, np.int64)
+        heads: Offsets = np.maximum.reduce([self._past, *(segment.span.heads for segment in self.segments)])
+        return heads
 
     @functools.cached_property
     def bounds(self) -> dict[int, Bounds]:
@@ -136,42 +177,118 @@ class SegmentSnapshot:
 
 def write_segment(folder: Path, rows: pa.Table, span: Span) -> Segment:
     """Write rows of the canonical schema, sorted by shard and seq, to a file that no commit names yet."""
-    path = folder / f"{uuid.uuid4()}.parquet"
+    name = uuid.uuid4().hex
+    draft = folder / f"{name}.parquet"
     span = replace(span, memory=rows.nbytes)
     table = rows.replace_schema_metadata({SPAN: span.to_json()})
     try:
-        with open(path, "xb") as file:
-            pq.write_table(
-                table,
+        with open(draft, "x+b") as file:
+            with pq.ParquetWriter(
                 file,
+                table.schema,
                 compression="zstd",
                 compression_level=1,
-                row_group_size=ROW_GROUP_ROWS,
                 use_dictionary=DICTIONARY,
-            )
+                write_page_checksum=True,
+            ) as writer:
+                for group in portions(row_sizes(rows), ROW_GROUP_ROWS, ROW_GROUP_BYTES):
+                    writer.write_table(table.slice(group.start, group.stop - group.start))
             file.flush()
             os.fsync(file.fileno())
-        size = path.stat().st_size
+            size = file.tell()
+            path = draft.rename(folder / f"{name}-{_footer_checksum(file):08x}.parquet")
     except BaseException:
-        path.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
         raise
     return Segment(path, size, len(span.heads), span)
 
 
-def read_segments(segments: Iterable[Path], after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
-    """The rows of these segments that lie after the one and up to the other."""
+@contextlib.contextmanager
+def open_segment(path: Path) -> Iterator[pq.ParquetFile]:
+    """A segment's file, its footer checked. Whatever is found to be wrong with it is `LogUnavailable`, and names it."""
+    try:
+        if named := re.fullmatch(r"[0-9a-f]{32}-([0-9a-f]{8})\.parquet", path.name):
+            with open(path, "rb") as raw:
+                if _footer_checksum(raw) != int(named[1], 16):
+                    raise ValueError("its footer is not the one that was written")
+        # Other engines write times in Spark's old way.
+        yield pq.ParquetFile(path, memory_map=True, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, IndexError, pa.ArrowException) as error:
+        raise LogUnavailable(f"segment {path} cannot be read, and must be restored: {error}") from error
+
+
+def _footer_checksum(file: BinaryIO) -> int:
+    """Of all that comes after the rows."""
+    size = file.seek(-8, os.SEEK_END)
+    length = int.from_bytes(file.read(4), "little")
+    file.seek(max(0, size - length))
+    return zlib.crc32(file.read())
+
+
+def _span(file: pq.ParquetFile) -> Span | None:
+    """What its footer says that it covers; None if another engine wrote it."""
+    text = (file.metadata.metadata or {}).get(SPAN)
+    return Span.from_json(text) if text else None
+
+
+def stamp(shards: npt.NDArray[np.int32], heads: Offsets) -> npt.NDArray[np.int64]:
+    """For each row the next offset of its shard, in the order of the rows.
+
+    >>> stamp(np.array([1, 0, 1], np.int32), np.array([9, -1])).tolist()
+    [0, 10, 1]
+    """
+    order = np.argsort(shards, kind="stable")
+    counts = np.bincount(shards, minlength=len(heads))
+    firsts = np.repeat(counts.cumsum() - counts, counts)
+    seqs = np.empty(len(shards), np.int64)
+    seqs[order] = np.arange(len(shards)) - firsts + np.repeat(heads + 1, counts)
+    return seqs
+
+
+def is_clean_cut(segments: Sequence[Segment], at: int) -> bool:
+    """Whether all rows before this place come before all after it, as in files of other engines they need not."""
+    if not 0 < at < len(segments) or all(segment.span.exact for segment in segments):
+        return True
+    ends = np.maximum.reduce([segment.span.heads for segment in segments[:at]])
+    return bool(np.all(ends <= np.minimum.reduce([segment.span.floors for segment in segments[at:]])))
+
+
+def read_segments(
+    segments: Iterable[Path], after: Offsets, upto: Offsets, *, in_order: bool = True
+) -> Iterator[pa.RecordBatch]:
+    """The rows of these segments that lie after the one and up to the other; sorted, if they are not in order."""
+    if not in_order:
+        rows = pa.Table.from_batches(read_segments(segments, after, upto), SCHEMA)
+        yield from rows.take(np.lexsort((rows["seq"].to_numpy(), rows["shard"].to_numpy()))).to_batches()
+        return
     for path in segments:
-        file = pq.ParquetFile(
-            path, memory_map=True, coerce_int96_timestamp_unit="us"
-        )  # as Spark's OPTIMIZE writes them
-        groups = [n for n in range(file.num_row_groups) if _may_hold(file.metadata.row_group(n), after, upto)]
-        for batch in _batches(file, groups):
-            shards = batch["shard"].to_numpy()
-            seqs = batch["seq"].to_numpy()
-            wanted = (seqs > after[shards]) & (seqs <= upto[shards])
-            if wanted.any():
-                rows = batch if wanted.all() else batch.filter(pa.array(wanted))
-                yield rows.replace_schema_metadata(None).cast(SCHEMA)
+        with open_segment(path) as file:
+            yield from _read(file, after, upto)
+
+
+def _read(file: pq.ParquetFile, after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
+    span = _span(file)
+    if span:
+        reached, end = np.maximum(after, span.floors), np.minimum(upto, span.heads)
+    groups = [n for n in range(file.num_row_groups) if _may_hold(file.metadata.row_group(n), after, upto)]
+    for batch in _batches(file, groups):
+        shards = batch["shard"].to_numpy()
+        seqs = batch["seq"].to_numpy()
+        wanted = (seqs > after[shards]) & (seqs <= upto[shards])
+        if not wanted.any():
+            continue
+        if not wanted.all():
+            batch, shards, seqs = batch.filter(pa.array(wanted)), shards[wanted], seqs[wanted]
+        if span:
+            if not np.array_equal(stamp(shards, reached), seqs):
+                raise ValueError("its rows are not one after the other")
+            np.maximum.at(reached, shards, seqs)
+        yield batch.replace_schema_metadata(None).cast(SCHEMA)
+    if span and np.any(reached < end):
+        shard = int(np.argmax(reached < end))
+        raise ValueError(f"of shard {shard} it has no row {reached[shard] + 1}, though it should have {end[shard]}")
 
 
 def _batches(file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import threading
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.logs import Transaction
-from tidings.storage.delta_commits import Action, Commits, added, done, removed
+from tidings.storage import delta_staging
+from tidings.storage.delta_commits import Action, Commits, added, done, is_ours, removed
 from tidings.updates import SCHEMA
-from tidings_connectors.delta.segments import Segment, SegmentSnapshot
+from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot
+
+SLEPT_S = 1800.0  # commits are kept for twice as long
 
 ENDS = "/ends"  # after an application's name: the transaction that holds what its last one covers
 
@@ -30,17 +37,16 @@ class SegmentTable:
         self.shards = shards
         self._commits = Commits(folder)
         self._lock = threading.Lock()
+        self._refreshed = time.time()
         self._snapshot = self._load()
 
     @classmethod
     def create(cls, folder: Path, stream: str, shards: int) -> SegmentTable:
         """Make the table, or open the one that was made for this stream."""
-        from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
 
         if folder.exists() and not (folder / "_delta_log").exists() and any(folder.iterdir()):
             raise LogMismatch(f"{folder} is not empty and holds no log; name another folder for stream {stream!r}")
-        folder.mkdir(parents=True, exist_ok=True)
         configuration = {
             "tidings.stream": stream,
             "tidings.shards": str(shards),
@@ -48,9 +54,7 @@ class SegmentTable:
             "delta.deletedFileRetentionDuration": "interval 1 hours",
         }
         try:
-            DeltaTable.create(
-                folder, SCHEMA, "ignore", name=stream, configuration=configuration, raise_if_key_not_exists=False
-            )
+            delta_staging.create(folder, SCHEMA, name=stream, configuration=configuration)
         except DeltaError as error:
             raise LogUnavailable(f"no log can be made in {folder}: {error}") from None
         return cls(folder, stream, shards)
@@ -59,8 +63,12 @@ class SegmentTable:
         """The newest state. Cheap when nothing has changed."""
         with self._lock:
             snapshot = self._snapshot
+            now = time.time()
+            if now - self._refreshed > SLEPT_S and self._commits.checkpointed() > snapshot.version:
+                snapshot = self._load()  # a name that was cleaned up may for a moment be that of another commit
+            self._refreshed = now
             while (commit := self._commits.read(snapshot.version + 1)) is not None:
-                snapshot = self._apply(snapshot, commit)
+                snapshot = self._apply(snapshot, commit, ours=is_ours(commit))
             if self._commits.checkpointed() > snapshot.version:  # the commits that would bring us there were cleaned up
                 snapshot = self._load()
             self._snapshot = snapshot
@@ -80,6 +88,10 @@ class SegmentTable:
                 self._snapshot = replace(self._snapshot, transactions=transactions)
                 return transactions[app]
         return snapshot.transactions[app]
+
+    def sync(self) -> None:
+        """Make sure of what `refresh` has seen, whoever wrote it."""
+        self._commits.sync()
 
     @property
     def staging(self) -> Path:
@@ -111,12 +123,13 @@ class SegmentTable:
         with self._lock:
             if self._snapshot.version == version - 1:  # spares the next refresh from reading what is known here
                 known = {segment.path.name: segment for segment in add}
-                applied = self._apply(self._snapshot, actions)
+                applied = self._apply(self._snapshot, actions, ours=True)
                 self._snapshot = replace(applied, live={**applied.live, **known})
         return True
 
-    def _apply(self, snapshot: SegmentSnapshot, commit: list[Action]) -> SegmentSnapshot:
+    def _apply(self, snapshot: SegmentSnapshot, commit: list[Action], *, ours: bool) -> SegmentSnapshot:
         live = dict(snapshot.live)
+        past = snapshot.past if ours else snapshot.heads  # which files of another engine may not tell any more
         transactions = dict(snapshot.transactions)
         for action in commit:
             if remove := action.get("remove"):
@@ -128,9 +141,10 @@ class SegmentTable:
                 live[path] = Segment(self.folder / path, add["size"], self.shards)
             elif transaction := action.get("txn"):
                 transactions[transaction["appId"]] = transaction["version"]
-        return SegmentSnapshot(snapshot.version + 1, self.shards, live, transactions)
+        return SegmentSnapshot(snapshot.version + 1, self.shards, live, transactions, past)
 
     def _load(self) -> SegmentSnapshot:
+        self._commits.check()
         table = self.delta_table()
         configuration = table.metadata().configuration
         found = configuration.get("tidings.stream"), configuration.get("tidings.shards")
@@ -144,7 +158,21 @@ class SegmentTable:
             unquote(path): Segment(self.folder / unquote(path), size, self.shards)
             for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
         }
-        return SegmentSnapshot(table.version(), self.shards, live)
+        past = None if all(segment.span.exact for segment in live.values()) else self._past()
+        snapshot = SegmentSnapshot(table.version(), self.shards, live, past=past)
+        for before, after in itertools.pairwise(snapshot.segments):
+            if past is None and not np.array_equal(before.span.heads, after.span.floors):
+                raise LogUnavailable(f"a segment is missing between {before.path} and {after.path}")
+        return snapshot
+
+    def _past(self) -> Offsets:
+        """How far the shards got at least, by the files that were removed and are still there."""
+        heads = np.full(self.shards, -1, np.int64)
+        for commit in self._commits.all():
+            for path in (unquote(action["remove"]["path"]) for action in commit if "remove" in action):
+                with contextlib.suppress(FileNotFoundError):
+                    heads = np.maximum(heads, Segment(self.folder / path, 0, self.shards).span.heads)
+        return heads
 
     def delta_table(self) -> Any:
         """The table as delta-rs sees it."""

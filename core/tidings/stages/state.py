@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable
 from tidings.names import check_name
+from tidings.storage import delta_staging
 from tidings.storage.delta_commits import Action, Commits, added, done, milliseconds
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class Table:
         if not len(found) or batch_id >= self._batch_id:
             return
         if version and version % APPEND_MAINTENANCE_INTERVAL_VERSIONS == 0:
-            _maintain(self._opened())
+            _maintain(self.folder)
         file = _written(self.folder, found)
         actions = [done(self._app, self._batch_id), file]
         while not self._head.commits.put(version + 1, actions):
@@ -191,7 +192,6 @@ class Table:
 
     def _commit(self, write: Callable[[DeltaTable, dict[str, Any]], None]) -> None:
         from deltalake import CommitProperties, PostCommitHookProperties, Transaction
-        from deltalake.exceptions import CommitFailedError
 
         properties = {
             "commit_properties": CommitProperties(
@@ -200,30 +200,27 @@ class Table:
             "post_commithook_properties": PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False),
         }
         for _ in range(MAX_COMMIT_ATTEMPTS):
-            table = self._opened()
-            if self._done(table):
+            version, batch_id = self._head.newest(self._opened)
+            if batch_id >= self._batch_id:
                 return
-            if table.version() and table.version() % MAINTENANCE_INTERVAL_VERSIONS == 0:
-                _maintain(table)
-            try:
-                write(table, properties)
-            except CommitFailedError:
-                continue
-            return
+            if version and version % MAINTENANCE_INTERVAL_VERSIONS == 0:
+                _maintain(self.folder)
+            if delta_staging.write(self.folder, lambda table: write(table, properties)):
+                return
         raise LogUnavailable(f"other writers kept the table in {self.folder} busy: a pipeline's tables are its own")
 
     def _opened(self) -> DeltaTable:
         """The table; made, if it is not there yet."""
         from deltalake import DeltaTable
 
-        table = DeltaTable.create(
+        delta_staging.create(
             self.folder,
             self.schema,
-            "ignore",
             partition_by=list(self._partition_by) or None,
             configuration={**CONFIGURATION, **self._fixed},
-            raise_if_key_not_exists=False,
         )
+        self._head.commits.check()
+        table = DeltaTable(self.folder)
         self._check_fixed(table)
         return table
 
@@ -231,8 +228,9 @@ class Table:
         """The table as it was before this batch."""
         from deltalake import DeltaTable
 
-        if not DeltaTable.is_deltatable(str(self.folder)):
+        if self._head.commits.newest() < 0:
             return None
+        self._head.commits.check()
         table = DeltaTable(self.folder)
         while self._done(table):
             table.load_as_version(table.version() - 1)
@@ -253,11 +251,10 @@ class Table:
         return known is not None and known >= self._batch_id
 
 
-def _maintain(table: DeltaTable) -> None:
+def _maintain(folder: Path) -> None:
     """Clean up. Before a write and not after it: of what was, a repeated batch needs the version that is newest now."""
-    table.create_checkpoint()
-    table.cleanup_metadata()
-    table.vacuum(KEPT_HOURS, dry_run=False, enforce_retention_duration=False)
+    delta_staging.checkpoint(folder)
+    delta_staging.vacuum(folder, KEPT_HOURS)
 
 
 def _written(folder: Path, rows: pa.Table) -> Action:

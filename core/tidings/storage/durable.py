@@ -10,10 +10,23 @@ from pathlib import Path
 def replace(path: Path, draft: Path, write: Callable[[Path], object]) -> None:
     """Have `write` make the draft, and put it in the place of the file, if there is one."""
     write(draft)
-    with open(draft, "rb") as file:
-        os.fsync(file.fileno())
+    sync_file(draft)
     os.replace(draft, path)
     sync_folder(path.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder, and those that it is in, if they are not there; their names are on the disk then."""
+    if not folder.exists():
+        make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
+
+
+def sync_file(path: Path) -> None:
+    """Make sure of what was written to a file, by whomever."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

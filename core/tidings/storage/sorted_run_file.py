@@ -2,21 +2,30 @@
 
 A small run is one record batch. A large one has a batch for each part of the keys (`key mod parts`, in the order of the
 parts), so that a reader of one part touches no page of the others, and a merge holds one part in memory at a time.
+
+The file's regions (what comes before the batches, each batch, what comes after them) have checksums, which the manifest
+keeps. A region is checked when it is first read.
 """
 
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidings.errors import LogUnavailable
+
 MAX_UNSPLIT_ROWS = 65_536  # a run of more has a batch for each part
+
+Checksums = tuple[tuple[int, int], ...]
+"""For each region of a run's file where it ends, and its checksum."""
 
 Longs = npt.NDArray[np.int64]
 Forget = Callable[[pa.Table], npt.NDArray[np.bool_]]
@@ -52,11 +61,15 @@ class Layout:
 class RunFile:
     """A run that is there. Its memory is the file's pages, which the system takes back when it needs them."""
 
-    def __init__(self, path: Path, layout: Layout) -> None:
+    def __init__(self, path: Path, layout: Layout, checksums: Checksums) -> None:
         self.path = path
         self._layout = layout
+        self._checksums = checksums
         # The reader keeps the mapping, and every slice of it does: the file may be deleted meanwhile.
-        self._file = pa.ipc.open_file(pa.memory_map(str(path)))
+        self._mapped = pa.memory_map(str(path)).read_buffer()
+        self._check(0)
+        self._check(len(checksums) - 1)
+        self._file = pa.ipc.open_file(self._mapped)
         self._batches: dict[int, pa.RecordBatch] = {}
         self.split = self._file.num_record_batches > 1
 
@@ -87,12 +100,24 @@ class RunFile:
 
     def _batch(self, at: int) -> pa.RecordBatch:
         if at not in self._batches:
+            self._check(at + 1)
             self._batches[at] = self._file.get_batch(at)
         return self._batches[at]
 
+    def check(self) -> None:
+        """Raise `LogUnavailable` if the file is not what was written."""
+        for region in range(len(self._checksums)):
+            self._check(region)
 
-def write_run(path: Path, layout: Layout, rows: Sequence[pa.Table], size: int) -> int:
-    """Write the newest of these rows, given in the order of their coming, as a run; how many they are.
+    def _check(self, region: int) -> None:
+        start = self._checksums[region - 1][0] if region else 0
+        end, checksum = self._checksums[region]
+        if zlib.crc32(self._mapped[start:end]) != checksum:
+            raise LogUnavailable(f"run {self.path} is damaged between bytes {start} and {end}: restart its writer")
+
+
+def write_run(path: Path, layout: Layout, rows: Sequence[pa.Table], size: int) -> tuple[int, Checksums]:
+    """Write the newest of these rows, given in the order of their coming, as a run; how many, and its checksums.
 
     `size` is how many rows there are at most. The file is on the disk when this returns.
     """
@@ -100,8 +125,10 @@ def write_run(path: Path, layout: Layout, rows: Sequence[pa.Table], size: int) -
     return write_batches(path, layout, tables)
 
 
-def merge_runs(path: Path, layout: Layout, runs: Sequence[RunFile], size: int, forget: Forget | None = None) -> int:
-    """Write one run in the place of several, the oldest first; how many rows it has."""
+def merge_runs(
+    path: Path, layout: Layout, runs: Sequence[RunFile], size: int, forget: Forget | None = None
+) -> tuple[int, Checksums]:
+    """Write one run in the place of several, the oldest first; how many rows it has, and its checksums."""
 
     def kept(rows: pa.Table) -> pa.Table:
         rows = layout.newest(rows)
@@ -113,17 +140,50 @@ def merge_runs(path: Path, layout: Layout, runs: Sequence[RunFile], size: int, f
     return write_batches(path, layout, map(kept, parts))
 
 
-def write_batches(path: Path, layout: Layout, tables: Iterable[pa.Table]) -> int:
-    """Write a file of one record batch a table, and wait until it is on the disk; how many rows it has."""
+def write_batches(path: Path, layout: Layout, tables: Iterable[pa.Table]) -> tuple[int, Checksums]:
+    """Write a file of one record batch a table, and wait until it is on the disk; how many rows, and its checksums."""
     count = 0
-    with open(path, "wb") as file:
-        with pa.ipc.new_file(file, layout.schema) as writer:
+    with open(path, "wb") as raw:
+        file = _Summed(raw)
+        with pa.ipc.new_file(pa.PythonFile(file, "w"), layout.schema) as writer:
             for table in tables:
                 count += len(table)
-                writer.write_batch(_batch(table))
-        file.flush()
-        os.fsync(file.fileno())
-    return count
+                batch = _batch(table)
+                file.end_region()
+                writer.write_batch(batch)
+            file.end_region()
+        file.end_region()
+        raw.flush()
+        os.fsync(raw.fileno())
+    return count, tuple(file.regions)
+
+
+class _Summed:
+    """A file that sums up what is written to it, region by region."""
+
+    closed = False
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._checksum = 0
+        self.regions: list[tuple[int, int]] = []
+
+    def write(self, data: bytes) -> int:
+        self._checksum = zlib.crc32(data, self._checksum)
+        return self._file.write(data)
+
+    def end_region(self) -> None:
+        self.regions.append((self._file.tell(), self._checksum))
+        self._checksum = 0
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self.closed = True
 
 
 def longs(rows: pa.Table | pa.RecordBatch, name: str) -> Longs:

@@ -22,6 +22,7 @@ import math
 import os
 import threading
 import uuid
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,13 +34,13 @@ import pyarrow as pa
 
 from tidings.errors import InvalidOption, LogUnavailable
 from tidings.storage import durable
-from tidings.storage.sorted_run_file import Forget, Layout, RunFile, merge_runs, write_run
+from tidings.storage.sorted_run_file import Checksums, Forget, Layout, RunFile, merge_runs, write_run
 
 FANOUT_RUNS = 4  # so many of one size are merged into one
 BASE_ROWS = 4096  # runs of fewer count as of one size
 REBUILT_RUN_ROWS = 1_000_000  # when all runs are made anew
 MANIFEST = "manifest.json"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 logger = logging.getLogger(__name__)
 
@@ -50,6 +51,7 @@ class SortedRun:
 
     file: str
     rows: int
+    checksums: Checksums
 
 
 @dataclass(frozen=True)
@@ -73,18 +75,22 @@ class Manifest:
             "parts": layout.parts,
             "schema": base64.b64encode(layout.schema.serialize()).decode(),
             "note": self.note,
-            "runs": [[run.file, run.rows] for run in self.runs],
+            "runs": [[run.file, run.rows, run.checksums] for run in self.runs],
         }
-        return json.dumps(value).encode()
+        text = json.dumps(value).encode()
+        return text + b"\n%08x" % zlib.crc32(text)
 
     @classmethod
     def read(cls, folder: Path) -> Manifest | None:
         """The manifest in this folder; None if there is none that can be read."""
         try:
-            value = json.loads((folder / MANIFEST).read_bytes())
+            text, _, checksum = (folder / MANIFEST).read_bytes().partition(b"\n")
+            if int(checksum, 16) != zlib.crc32(text):
+                raise ValueError("damaged")
+            value = json.loads(text)
             schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(value["schema"])))
             layout = Layout(schema, value["key"], tuple(value["identity"]), value["order"], value["parts"])
-            runs = tuple(SortedRun(file, rows) for file, rows in value["runs"])
+            runs = tuple(SortedRun(file, rows, tuple(map(tuple, sums))) for file, rows, sums in value["runs"])
             return cls(layout, runs, value["note"], value["writer"]) if value["form"] == FORMAT_VERSION else None
         except FileNotFoundError:
             return None
@@ -180,7 +186,7 @@ class RunReader:
 
     def _open(self, manifest: Manifest) -> None:
         self._files = {
-            run.file: self._files.get(run.file) or RunFile(self.folder / run.file, manifest.layout)
+            run.file: self._files.get(run.file) or RunFile(self.folder / run.file, manifest.layout, run.checksums)
             for run in manifest.runs
         }
 
@@ -259,12 +265,12 @@ class Runs(RunReader):
             old = manifest.runs[due:]
             size = sum(run.rows for run in old)
             name = _new_name()
-            rows = merge_runs(self.folder / name, self.layout, files[due:], size, None if due else self._forget)
+            merged = merge_runs(self.folder / name, self.layout, files[due:], size, None if due else self._forget)
             with self._writing:
                 now = self._latest()
                 # Others may have been appended behind these meanwhile, and none before them.
                 rest = now.runs[due + len(old) :]
-                self._publish(replace(now, runs=(*now.runs[:due], SortedRun(name, rows), *rest)))
+                self._publish(replace(now, runs=(*now.runs[:due], SortedRun(name, *merged), *rest)))
             return True
 
     def close(self) -> None:
@@ -282,7 +288,7 @@ class Runs(RunReader):
 
     def _write(self, rows: list[pa.Table], size: int) -> SortedRun:
         name = _new_name()
-        return SortedRun(name, write_run(self.folder / name, self.layout, rows, size))
+        return SortedRun(name, *write_run(self.folder / name, self.layout, rows, size))
 
     def _latest(self) -> Manifest:
         return self._current()[0]
@@ -299,7 +305,9 @@ class Runs(RunReader):
     def _whole(self, manifest: Manifest) -> bool:
         try:
             self._open(manifest)
-        except (OSError, pa.ArrowException) as error:
+            for file in self._files.values():
+                file.check()
+        except (OSError, pa.ArrowException, LogUnavailable) as error:
             logger.warning("the runs in %s are damaged, and count as lost: %s", self.folder, error)
             self._files = {}
             return False

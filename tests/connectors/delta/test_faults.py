@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -15,6 +16,9 @@ import pytest
 
 from tests.support.places import SUPPORT
 from tidings.errors import LogUnavailable
+from tidings.logs import Transaction, open_log
+from tidings.storage import delta_commits, durable
+from tidings.storage.delta_commits import OutcomeUnknown
 from tidings.stream_definition import StreamDefinition
 from tidings.streams import Stream
 from tidings.testing import check_log, eventually, held, make_updates
@@ -129,3 +133,76 @@ def test_a_commit_that_is_torn_by_a_fault_is_not_seen(log: DeltaLog) -> None:
     log.append(make_updates(10))
     assert held(log).num_rows == 20
     check_log(log, 4)
+
+
+def failing_syncs(monkeypatch: pytest.MonkeyPatch, log: DeltaLog, times: int) -> None:
+    """Let the next syncs of the folder of commits fail."""
+    failures = iter(range(times))
+
+    def sync(folder: Path) -> None:
+        if folder == log.folder / "_delta_log" and next(failures, None) is not None:
+            raise OSError(errno.EIO, "Input/output error")
+        durable.sync_folder(folder)
+
+    monkeypatch.setattr(delta_commits, "sync_folder", sync)
+
+
+def test_a_sync_that_fails_after_the_commit_is_tried_again(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    failing_syncs(monkeypatch, log, 1)
+    log.append(make_updates(10))
+    assert held(log).num_rows == 10
+
+
+def test_an_append_of_which_it_is_not_known_whether_it_lasts_is_an_error_and_destroys_nothing(
+    log: DeltaLog, definition: StreamDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing_syncs(monkeypatch, log, 3)
+    with pytest.raises(OutcomeUnknown, match="may not outlast a power loss"):
+        log.append(make_updates(10), Transaction("query", 1))
+    for each in (log, open_log(definition)):
+        assert held(each).num_rows == 10
+        check_log(each, 4)
+    failing_syncs(monkeypatch, log, 3)
+    with pytest.raises(LogUnavailable):
+        log.append(make_updates(10), Transaction("query", 1))
+    assert log.append(make_updates(10), Transaction("query", 1)) is None, "it found its own commit, and synced it"
+    assert held(log).num_rows == 10
+
+
+def test_a_writer_that_was_stopped_until_its_version_was_cleaned_up_appends_at_the_end(
+    log: DeltaLog, definition: StreamDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = DeltaLog.open(str(log.folder), definition)
+    other.append(make_updates(3))
+
+    def stopped(folder: Path) -> None:
+        monkeypatch.setattr(delta_commits, "sync_folder", durable.sync_folder)
+        for seed in range(5):
+            other.append(make_updates(5, seed=seed))
+        then = time.time() - 7200
+        for path in (log.folder / "_delta_log").iterdir():
+            os.utime(path, (then, then))
+        other.append(make_updates(5))
+        other.maintenance.checkpoint()
+        assert len(list((log.folder / "_delta_log").glob("*.json"))) < 3
+        durable.sync_folder(folder)
+
+    monkeypatch.setattr(delta_commits, "sync_folder", stopped)
+    appended = log.append(make_updates(10))
+    assert appended is not None
+    for each in (log, other, open_log(definition)):
+        assert held(each).num_rows == 43
+        check_log(each, 4)
+
+
+def test_a_reader_that_slept_takes_no_commit_for_one_that_was_cleaned_up(
+    log: DeltaLog, definition: StreamDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log.append(make_updates(5))
+    sleeper = open_log(definition)
+    log.append(make_updates(5))
+    log.maintenance.checkpoint()
+    (log.folder / "_delta_log" / f"{2:020}.json").write_text('{"commitInfo": {"operation": "of a writer that slept"}}')
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + 7200)
+    assert held(sleeper) == held(log)

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import contextlib
 import pickle
+import random
 import threading
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from hypothesis import given
@@ -17,8 +20,9 @@ from tidings.logs import Transaction, WritableLog, create_log, open_log
 from tidings.positions import START, Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates
-from tidings.updates import SCHEMA
-from tidings_connectors.delta.log import DeltaLog, stamp
+from tidings.updates import SCHEMA, from_rows
+from tidings_connectors.delta.log import DeltaLog
+from tidings_connectors.delta.segments import stamp
 
 
 def folder_of(definition: StreamDefinition) -> Path:
@@ -227,3 +231,33 @@ def test_a_log_that_is_destroyed_is_gone(log: DeltaLog, definition: StreamDefini
     log.append(make_updates(10))
     log.destroy()
     assert not folder_of(definition).exists()
+
+
+def test_large_rows_are_read_a_few_at_a_time_and_none_is_left_out(log: DeltaLog) -> None:
+    small = [{"object": f"small-{number}"} for number in range(20_000)]
+    large = [{"object": f"large-{number}", "payload": random.Random(number).randbytes(2**20)} for number in range(80)]
+    log.append(from_rows([*small[:10_000], *large, *small[10_000:]]))
+    [segment] = DeltaTable(log.folder).file_uris()
+    metadata = pq.read_metadata(segment)
+    groups = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+    assert max(groups) < 17 * 2**20
+    after, reads = Positions(), []
+    with contextlib.closing(log.reader()) as reader:
+        while (read := reader.read(Positions({shard: after[shard] for shard in range(4)}), 1_000_000)).rows.num_rows:
+            assert read.rows.nbytes < 33 * 2**20
+            after = read.upto
+            reads.append(read.rows)
+    rows = pa.concat_tables(reads).sort_by([("shard", "ascending"), ("seq", "ascending")])
+    assert len(reads) >= 3
+    assert rows.num_rows == 20_080
+    assert log.reach(Positions(), None) == after
+
+
+def test_a_row_that_is_larger_than_a_read_is_read_alone(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidings_connectors.delta.log.READ_BYTES", 1000)
+    log.append(from_rows([{"object": f"o{number}", "payload": bytes(5000)} for number in range(3)]))
+    after = Positions()
+    for _ in range(3):
+        rows, after = log.reader().read(Positions({shard: after[shard] for shard in range(4)}), 100)
+        assert rows.num_rows == 1
+    assert log.tail(after, 100).num_rows == 0

@@ -17,6 +17,7 @@ from tidings.positions import Position, Positions
 from tidings.storage.delta_commits import milliseconds
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates
+from tidings.updates import from_rows, shard_of
 from tidings_connectors.delta import maintenance
 from tidings_connectors.delta.log import DeltaLog
 from tidings_connectors.delta.maintenance import plan_compaction
@@ -225,6 +226,63 @@ def test_a_table_that_another_engine_compacted_is_still_the_same_log(
         check_log(each, 4)
     log.append(make_updates(50))
     check_log(log, 4)
+
+
+def test_what_another_engine_compacted_tells_no_loss_and_no_new_beginning_of_shards_without_rows(
+    log: DeltaLog, definition: StreamDefinition
+) -> None:
+    append_many(log, 5)
+    everything = Positions({shard: Position(bounds.head.seq + 1) for shard, bounds in log.bounds().items()})
+    log.truncate(everything)
+    rows = [{"object": f"o{number}"} for number in range(100) if shard_of(f"o{number}", 4) == 1]
+    for row in rows[:3]:
+        log.append(from_rows([row]))
+    before = log.bounds()
+    DeltaTable(log.folder).optimize.compact()
+    for each in (log, open_log(definition)):
+        assert each.bounds() == before
+    log.append(make_updates(50))
+    check_log(log, 4)
+    log.compact()
+    fresh = open_log(definition)
+    log.maintenance.vacuum(grace_hours=0)
+    for each in (log, fresh, open_log(definition)):
+        assert {shard: bounds.floor for shard, bounds in each.bounds().items()} == {
+            shard: bounds.floor for shard, bounds in before.items()
+        }
+        check_log(each, 4)
+
+
+def test_rows_that_another_engine_mixed_are_read_in_order_and_dropped_in_order(
+    log: DeltaLog, definition: StreamDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for seed, rows in enumerate([400, 10, 400, 10, 400, 10, 400, 10]):  # it puts files of one size together
+        log.append(make_updates(rows, seed=seed, payload_bytes=100))
+    before = held(log)
+    DeltaTable(log.folder).optimize.compact(target_size=90_000)
+    reader = open_log(definition)
+    assert len(DeltaTable(log.folder).file_uris()) > 1
+    for each in (log, reader):
+        rows = each.tail(Positions(), 10_000)
+        for shard in range(4):
+            seqs = rows.filter(pa.compute.equal(rows["shard"], shard))["seq"].to_pylist()
+            assert seqs == list(range(len(seqs)))
+        assert held(each) == before
+    log.retain(max_bytes=1)
+    check_log(log, 4)
+    log.compact()
+    check_log(log, 4)
+
+
+def test_after_a_full_truncation_retention_drops_what_is_empty_and_not_what_came_after(
+    log: DeltaLog, definition: StreamDefinition
+) -> None:
+    append_many(log, 3)
+    log.truncate(Positions({shard: Position(bounds.head.seq + 1) for shard, bounds in log.bounds().items()}))
+    log.append(make_updates(5))
+    for each in (DeltaLog.open(str(log.folder), definition), log):  # which know the segments in another order
+        each.retain(max_bytes=1)
+        assert held(each).num_rows == 5
 
 
 @pytest.mark.slow

@@ -227,3 +227,42 @@ def test_memory_does_not_grow_with_the_state(tmp_path: Path) -> None:
 
 def test_ranges_of_nothing_are_nothing() -> None:
     assert sorted_run_file.ranges(np.array([], np.int64), np.array([], np.int64)).tolist() == []
+
+
+@pytest.mark.parametrize("unsplit", [0, 100])
+def test_a_flipped_bit_is_an_error_that_names_the_run_or_changes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unsplit: int
+) -> None:
+    monkeypatch.setattr(sorted_run_file, "MAX_UNSPLIT_ROWS", unsplit)
+    own = opened(tmp_path, merging=False)
+    own.append(table([(key, 0, key) for key in range(20)]), note="seen")
+    rows = own.lookup(range(20))
+    rng = random.Random(1)
+    for path in (tmp_path / own.runs[0].file, tmp_path / sorted_runs.MANIFEST):
+        content = path.read_bytes()
+        for bit in rng.sample(range(len(content) * 8), 500):
+            damaged = bytearray(content)
+            damaged[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            reader = RunReader(tmp_path)
+            try:
+                found = reader.lookup(range(20)), reader.note
+            except LogUnavailable as error:
+                named = str(error)
+            else:
+                assert found == (rows, "seen"), f"bit {bit} of {path.name}"
+                continue
+            assert path.name in named or path.name == sorted_runs.MANIFEST
+        path.write_bytes(content)
+
+
+def test_a_writer_that_finds_a_damaged_run_begins_anew(tmp_path: Path) -> None:
+    own = opened(tmp_path, merging=False)
+    own.append(table([(key, 0, key) for key in range(2000)]), note="seen")
+    run = tmp_path / own.runs[0].file
+    content = bytearray(run.read_bytes())
+    content[len(content) // 2] ^= 1
+    run.write_bytes(content)
+    again = opened(tmp_path, merging=False)
+    assert again.note is None
+    assert again.runs == ()

@@ -1,0 +1,120 @@
+"""What delta-rs does to a Delta table, on the disk before anybody sees it.
+
+delta-rs syncs nothing: after a power loss its commits and checkpoints may be there by name and without a byte. So it
+works on a stand-in for the table, a folder of links to what it needs. What it makes there is synced and only then
+linked into the table.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from tidings.storage import durable
+from tidings.storage.delta_commits import Commits
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from deltalake import DeltaTable
+
+PREFIX = "_stand-in-"  # no Delta reader looks below a name that begins with an underscore
+ABANDONED_S = 3600.0  # a stand-in of this age is that of a process that died
+
+
+def create(folder: Path, schema: pa.Schema, **options: Any) -> None:
+    """Make a table; nothing changes if there is one."""
+    from deltalake import DeltaTable
+
+    commits = Commits(folder)
+    if commits.newest() >= 0:
+        return
+    durable.make_folder(commits.folder)
+    with _stand_in(folder) as place:
+        DeltaTable.create(place, schema, raise_if_key_not_exists=False, **options)
+        commits.put(0, Commits(place).read(0) or [])
+
+
+def write(folder: Path, change: Callable[[DeltaTable], object]) -> bool:
+    """Carry out a change that makes one commit; False, and nothing changed, if another writer came first."""
+    from deltalake import DeltaTable
+
+    with _stand_in(folder, files=True) as place:
+        table = DeltaTable(place)
+        version = table.version() + 1
+        change(table)
+        actions = Commits(place).read(version) or []
+        for action in actions:
+            if add := action.get("add"):
+                _take(place / unquote(add["path"]), folder / unquote(add["path"]))
+        return Commits(folder).put(version, actions)
+
+
+def checkpoint(folder: Path) -> None:
+    """Write a checkpoint, and once it is on the disk delete the commits that it makes needless."""
+    from deltalake import DeltaTable
+
+    commits = Commits(folder)
+    with _stand_in(folder) as place:
+        table = DeltaTable(place)
+        version = table.version()
+        table.create_checkpoint()
+        made = place / "_delta_log"
+        for path in made.glob(f"{version:020}.checkpoint*.parquet"):
+            _take(path, commits.folder / path.name)
+        durable.sync_folder(commits.folder)
+        if commits.checkpointed() < version:
+            text = (made / "_last_checkpoint").read_bytes()
+            draft = commits.folder / f".{place.name}.tmp"
+            durable.replace(commits.folder / "_last_checkpoint", draft, lambda path: path.write_bytes(text))
+    DeltaTable(folder).cleanup_metadata()
+
+
+def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
+    """Delete the files that no version has named for this long; with `full`, those that none ever named, too.
+
+    delta-rs finds them. It would note the deletion in two commits that it does not sync.
+    """
+    from deltalake import DeltaTable
+
+    table = DeltaTable(folder)
+    for name in table.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False, full=full):
+        (folder / unquote(name)).unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _stand_in(folder: Path, *, files: bool = False) -> Iterator[Path]:
+    """A folder with the table's log in it, from its last checkpoint on, and with its files, if they are needed."""
+    for old in folder.glob(f"{PREFIX}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if old.stat().st_mtime < time.time() - ABANDONED_S:
+                shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=PREFIX) as name:
+        place = Path(name)
+        (place / "_delta_log").mkdir()
+        for path in Commits(folder).needed():
+            os.symlink(path, place / "_delta_log" / path.name)
+        if files:
+            for path in folder.iterdir():
+                if not path.name.startswith(("_", ".")):
+                    os.symlink(path, place / path.name)
+        yield place
+
+
+def _take(made: Path, target: Path) -> None:
+    """Sync a file of the stand-in, and give it its name in the table, both of which are then on the disk.
+
+    A folder that the table had before is one and the same in the stand-in.
+    """
+    durable.sync_file(made)
+    if made.resolve() != target.resolve():
+        durable.make_folder(target.parent)
+        with contextlib.suppress(FileExistsError):
+            os.link(made, target)
+    durable.sync_folder(target.parent)

@@ -1,0 +1,90 @@
+"""What is read is what was written, or an error that names the file."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from tidings.errors import LogUnavailable
+from tidings.logs import open_log
+from tidings.stream_definition import StreamDefinition
+from tidings.testing import held, make_updates
+from tidings_connectors.delta.log import DeltaLog
+
+
+def flip(path: Path, bit: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+@contextlib.contextmanager
+def refusing(path: Path) -> Iterator[None]:
+    """What is done may fail, if the error names the file."""
+    try:
+        yield
+    except LogUnavailable as error:
+        if path.name not in str(error):
+            raise
+
+
+def segment_of(log: DeltaLog) -> Path:
+    [path] = DeltaTable(log.folder).file_uris()
+    return Path(path)
+
+
+def test_a_flipped_bit_of_a_segment_is_an_error_that_names_it_or_changes_nothing(
+    log: DeltaLog, definition: StreamDefinition
+) -> None:
+    log.append(make_updates(60, payload_bytes=20))
+    rows, path = held(log), segment_of(log)
+    bits = range(path.stat().st_size * 8)
+    for bit in random.Random(1).sample(bits, 1500):
+        flip(path, bit)
+        with refusing(path):
+            assert held(open_log(definition)) == rows, f"bit {bit}"
+        flip(path, bit)
+
+
+def test_a_flipped_bit_of_a_commit_is_an_error_that_names_it_or_changes_nothing(
+    log: DeltaLog, definition: StreamDefinition
+) -> None:
+    log.append(make_updates(20))
+    rows, path = held(log), log.folder / "_delta_log" / f"{1:020}.json"
+    for bit in range(0, path.stat().st_size * 8, 5):
+        flip(path, bit)
+        with refusing(path):
+            assert held(open_log(definition)) == rows, f"bit {bit}"
+        flip(path, bit)
+
+
+def test_spark_does_not_read_a_flipped_bit_either(spark: SparkSession, log: DeltaLog) -> None:
+    log.append(make_updates(1000, payload_bytes=200))
+    path = segment_of(log)
+    flip(path, path.stat().st_size * 4)  # in the middle, where the payloads are
+    with pytest.raises(Exception, match=path.name):
+        log.scan(spark).collect()
+
+
+def test_a_row_that_is_missing_in_a_segment_is_an_error(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = pq.ParquetWriter.write_table
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda writer, rows: write(writer, rows.slice(1)))
+    log.append(make_updates(20))
+    with pytest.raises(LogUnavailable, match=segment_of(log).name):
+        held(log)
+
+
+def test_a_segment_that_is_missing_is_an_error(log: DeltaLog, definition: StreamDefinition) -> None:
+    for seed in range(3):
+        log.append(make_updates(5, seed=seed))
+    middle = log._table.refresh().segments[1]
+    assert log._table.commit(4, remove=[middle])
+    with pytest.raises(LogUnavailable, match="a segment is missing between"):
+        open_log(definition)
