@@ -7,6 +7,7 @@ next vacuum.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import logging
 import threading
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 MAINTENANCE_INTERVAL_VERSIONS = 64
 VACUUM_INTERVAL_VERSIONS = 64 * MAINTENANCE_INTERVAL_VERSIONS
+VACUUM_PAUSE_S = 300.0
 FAN_IN_SEGMENTS = 8  # neighbours of a like size that make a merge worth while
 TARGET_BYTES = 256 * 2**20  # of rows in memory, which is what a merge needs
 GRACE_HOURS = 1
@@ -94,6 +96,7 @@ class Maintenance:
         self._stream = stream
         self._running = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._vacuumed: float | None = None
 
     def after_commit(self, version: int) -> None:
         """Tell that this process made this version."""
@@ -142,12 +145,20 @@ class Maintenance:
             self.drop(segments[: plan_retention(segments, *limits)])
             self.compact()
             self.checkpoint()
-            if version % VACUUM_INTERVAL_VERSIONS == 0:
+            if version % VACUUM_INTERVAL_VERSIONS == 0 or self._is_wasteful():
+                self._vacuumed = time.monotonic()
                 self.vacuum()
         except Exception as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
             logger.warning("maintenance of stream %r failed: %s", self._stream.name, error)
         finally:
             self._running.release()
+
+    def _is_wasteful(self) -> bool:
+        """Whether more bytes are dead than are held, and it is a while since a look at what can be deleted."""
+        if self._vacuumed is not None and time.monotonic() - self._vacuumed < VACUUM_PAUSE_S:
+            return False
+        sizes = [path.stat().st_size for path in self._table.folder.glob("*.parquet")]
+        return sum(sizes) > 2 * sum(segment.size for segment in self._table.refresh().segments)
 
     def _merge(self, run: Sequence[Segment]) -> int:
         floors = np.minimum.reduce([segment.span.floors for segment in run])
@@ -164,7 +175,16 @@ class Maintenance:
         return 0
 
     def drop(self, old: Sequence[Segment]) -> None:
-        """Let go of these segments, which are the oldest."""
+        """Let go of these segments, which are the oldest. On a full disk, what is dead makes room for saying so."""
+        try:
+            self._drop(old)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self.vacuum()
+            self._drop(old)
+
+    def _drop(self, old: Sequence[Segment]) -> None:
         if not old:
             return
         snapshot = self._table.refresh()

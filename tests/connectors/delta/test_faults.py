@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -17,6 +18,7 @@ import pytest
 from tests.support.places import SUPPORT
 from tidings.errors import LogUnavailable
 from tidings.logs import Transaction, open_log
+from tidings.positions import Position, Positions
 from tidings.storage import delta_commits, durable
 from tidings.storage.delta_commits import OutcomeUnknown
 from tidings.stream_definition import StreamDefinition
@@ -104,6 +106,27 @@ def test_a_full_disk_is_an_error_and_no_acknowledgement_and_later_it_goes_on(sma
         producer.publish_many(make_updates(10)).result()
     check_log(log, 4)
     assert held(log).num_rows == durable + 10
+
+
+def test_on_a_full_disk_a_log_can_be_truncated_if_something_is_dead(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    definition = StreamDefinition("contacts", 4, f"delta:{small_disk / 'contacts'}")
+    log = DeltaLog.create(str(small_disk / "contacts"), definition)
+
+    def truncate() -> None:
+        log.truncate(Positions({shard: Position(bounds.head.seq + 1) for shard, bounds in log.bounds().items()}))
+
+    log.append(make_updates(20, payload_bytes=10_000))
+    with monkeypatch.context() as patch:
+        patch.setattr(delta_commits, "milliseconds", lambda: int((time.time() - 7200) * 1000))
+        truncate()
+    log.append(make_updates(20))
+    with open(small_disk / "ballast", "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(4096))
+    truncate()
+    assert held(log).num_rows == 0
 
 
 def test_a_writer_that_is_stopped_holds_nobody_up(log: DeltaLog, definition: StreamDefinition, tmp_path: Path) -> None:

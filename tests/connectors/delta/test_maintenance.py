@@ -285,6 +285,22 @@ def test_after_a_full_truncation_retention_drops_what_is_empty_and_not_what_came
         assert held(each).num_rows == 5
 
 
+def test_what_is_dead_is_deleted_long_before_it_outgrows_what_is_held(
+    definition: StreamDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidings.storage.delta_commits.milliseconds", lambda: int((time.time() - 7200) * 1000))
+    monkeypatch.setattr(maintenance, "MAINTENANCE_INTERVAL_VERSIONS", 8)
+    monkeypatch.setattr(maintenance, "VACUUM_PAUSE_S", 0)
+    limited = StreamDefinition(definition.name, definition.shards, definition.log, retention_bytes=30_000)
+    log = DeltaLog.create(definition.log.removeprefix("delta:"), limited)
+    for seed in range(100):
+        log.append(make_updates(10, seed=seed, payload_bytes=1000))
+        log.close()
+        age(log.folder, 7200)
+    live = sum(segment.size for segment in log._table.refresh().segments)
+    assert sum(path.stat().st_size for path in log.folder.glob("*.parquet")) < 5 * live
+
+
 @pytest.mark.slow
 def test_a_table_that_spark_optimized_is_still_the_same_log(spark: SparkSession, log: DeltaLog) -> None:
     rows = append_many(log, 20)
