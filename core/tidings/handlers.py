@@ -16,6 +16,7 @@ from tidings.datamarkers import Datamarker
 from tidings.errors import InvalidOption
 from tidings.flows import Flow
 from tidings.positions import Position
+from tidings.texts import printable
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ class HandlerCaller:
                 self._call(name, *arguments)
                 return None
             except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
-                reason = f"{name}: {type(error).__name__}: {error}"
+                reason = printable(f"{name}: {type(error).__name__}: {error}")
                 logger.warning("flow %s: %s (attempt %d)", flow, reason, attempt + 1)
                 self._stopped.wait(self._backoff * 2**attempt * random.uniform(0.5, 1.0))
         return reason

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidings.cli.options import Json
-from tidings.cli.output import console, emit, printable
+from tidings.cli.output import console, emit
+from tidings.texts import printable
 
 if TYPE_CHECKING:
     from tidings.runtime.doctor import Check

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tidings.texts import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -67,17 +69,6 @@ def cell(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.1f}"
     return f"{value:,}" if isinstance(value, int) else printable(str(value))
-
-
-def printable(text: str) -> str:
-    r"""The text with line ends, and whatever else a terminal would obey, made visible.
-
-    >>> print(printable("red: \x1b[31m"))
-    red: \x1b[31m
-    """
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def console(*, stderr: bool = False) -> Console:

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.options import COMMAND_TIMEOUT_S, JsonLines, Name, Timeout, ZooKeeper, connected, positions, shard_set
-from tidings.cli.output import UNKNOWN, note, printable, speaks_utf8
+from tidings.cli.output import UNKNOWN, note, speaks_utf8
 from tidings.errors import InvalidOption, PositionsLost
+from tidings.texts import printable
 
 if TYPE_CHECKING:
     from tidings.logs import Log

@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from tidings.flows import Flow
 from tidings.positions import Position
+from tidings.texts import printable
 
 PROTOCOL = 1
 MAX_METADATA_BYTES = 2**20
@@ -86,8 +87,7 @@ def reason_of(message: Message) -> str:
     >>> print(reason_of({"reason": "caf\udce9 \x1b[31m"}))
     caf\udce9 \x1b[31m
     """
-    reason = str(message.get("reason", ""))[:MAX_REASON_CHARACTERS]
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in reason)
+    return printable(str(message.get("reason", ""))[:MAX_REASON_CHARACTERS])
 
 
 def pair(position: Position) -> list[int]:
