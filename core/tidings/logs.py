@@ -126,7 +126,10 @@ class Log(Protocol):
         """A reader, for one who reads on and on."""
 
     def tail(self, after: Positions, limit: int) -> pa.Table:
-        """The next rows after these positions, at most `limit`; empty when there are none yet. Low latency."""
+        """The next rows after these positions, at most `limit`; empty when there are none yet. Low latency.
+
+        They may be fewer, if they are large: but of each shard they are the next ones.
+        """
 
     def slices(self, after: Positions, upto: Positions) -> Sequence[Slice]:
         """The rows between, cut into pieces that are worth a reader each; a shard's rows are all in one piece."""
