@@ -12,10 +12,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
 from pathlib import Path
 
 from tidings.logs import UNKNOWN_ENDS
+from tidings.storage import durable
 
 
 def query_id(checkpoint: Path) -> str:
@@ -31,16 +31,10 @@ def covered(checkpoint: Path, batch: int) -> int:
     except FileNotFoundError:
         return UNKNOWN_ENDS
     files = (checkpoint / "metadata", offsets / str(batch), offsets / f".{batch}.crc")
-    for path in (*files, offsets, checkpoint, checkpoint.parent):
+    for path in files:
         with contextlib.suppress(FileNotFoundError):  # some file systems of Spark's make no checksums
-            _sync(path)
+            durable.sync_file(path)
+    for folder in (offsets, checkpoint, checkpoint.parent):
+        durable.sync_folder(folder)
     _version, _settings, *ends = noted.splitlines()
     return int.from_bytes(hashlib.blake2b("\n".join(ends).encode(), digest_size=8).digest()) >> 1
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
