@@ -347,6 +347,38 @@ class Sends(RuleBasedStateMachine):
         self.read = reading
 
     @precondition(lambda self: self.session.ride is not None)
+    @rule(close=st.booleans(), early=st.booleans(), restored=st.booleans(), reopened=st.booleans())
+    def acknowledge_late(self, close: bool, early: bool, restored: bool, reopened: bool) -> None:
+        """A token is answered while more is on its way; meanwhile the log is restored, or the turn is over."""
+        for _ in range(2):
+            if self.session.ride is not None:
+                self.append(2)
+                reading = self.read_on(parts=1, rows=2)
+                while reading.pieces:
+                    self.send_piece(reading, allowed=True)
+            self.tick(6.0, lives=True, allowed=True)
+        if close:
+            self.move()
+        peer = self.peer
+        while peer is not None and peer.incoming and not any(one["t"] == "ack" for one in peer.answers):
+            self.take_in(peer, park=False)
+        while peer is not None and peer.answers:
+            self.do(self.session.answered(cast(Connection, peer), peer.answers.popleft()))
+        while early and self.writes:
+            self.write(taken=True)
+        if restored and self.session.sent.seq >= 1:
+            self.restore(1)
+        if reopened:
+            self.disconnect_all()
+            self.tick(6.0, lives=True, allowed=True)
+            self.go_on(1, heard=False)
+        while self.writes:
+            self.write(taken=True)
+        while self.written:
+            self.hear_of_write(answered=True)
+        assert self.session.state is not CLOSED_OFF or self.session.marker == self.session.sent, "it moves at a token"
+
+    @precondition(lambda self: self.session.ride is not None)
     @rule()
     def fail_in_bulk(self) -> None:
         assert self.session.ride is not None
