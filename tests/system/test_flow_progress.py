@@ -18,6 +18,7 @@ from tidings.flow_status import status
 from tidings.flows import Flow
 from tidings.handlers import Handler
 from tidings.positions import Position, Positions
+from tidings.publisher import pump, read_batch
 from tidings.publisher.ownership import Ownership
 from tidings.streams import Stream
 from tidings.testing import eventually, make_updates
@@ -135,6 +136,28 @@ def test_a_read_that_fails_as_nobody_thought_of_is_tried_again(
     counting = Counting()
     with cluster.subscribe("cache", counting), cluster.publisher():
         eventually(lambda: counting.count == 100, timeout=30)
+    assert failures
+
+
+def test_rows_of_which_no_message_could_be_made_are_sent_later_and_none_is_passed_over(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = cluster.create_stream("contacts", shards=2)
+    cluster.create_application("cache", ["contacts"], start="earliest")
+    stream.writable_log.append(make_updates(100))
+    build = read_batch.messages
+    failures: list[int] = []
+
+    def failing_once(batch: Any, parts: Any) -> Any:
+        if not failures:
+            failures.append(1)
+            raise MemoryError
+        return build(batch, parts)
+
+    monkeypatch.setattr(pump, "messages", failing_once)
+    counting = Counting()
+    with cluster.subscribe("cache", counting), cluster.publisher():
+        eventually(lambda: counting.count == 100, timeout=15)
     assert failures
 
 
