@@ -3,8 +3,9 @@
 Address: `delta:<folder>`. Any number of processes append and read; any Delta reader can read the table too.
 
 An append takes the heads of all shards from the newest version, stamps dense offsets onto its rows and commits. When
-another writer comes first, the append stamps its rows anew and tries again: no lock is held, and no writer waits for
-one that was stopped. What `append` returned is synced to the disk, rows first, then the commit.
+another writer comes first, the append stamps its rows anew and tries again: no lock is held. One that goes on losing,
+as a large one does beside small ones, asks for a turn. What `append` returned is synced to the disk, rows first, then
+the commit.
 
 Rows are never changed. Compaction replaces runs of neighbouring segments by one that holds the same rows; truncation
 lets go of the oldest segments. Files that no version names any more are deleted an hour later, so that readers which
@@ -160,11 +161,12 @@ class DeltaLog:
         return self._table.staging
 
     def append(self, updates: pa.Table, transaction: Transaction | None = None) -> Appended | None:
-        with self._translating_errors():
+        with self._translating_errors(), self._table.turns.place() as place:
             shards = shards_of(updates["object"], self._stream.shards)
             deadline = time.monotonic() + APPEND_TIMEOUT_S
             attempt = 0
             while True:
+                place.wait()
                 snapshot = self._table.refresh()
                 if transaction and self._is_repeat(transaction):
                     self._table.sync()

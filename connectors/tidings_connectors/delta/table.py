@@ -22,6 +22,7 @@ from tidings.storage import delta_staging
 from tidings.storage.delta_commits import Action, Commits, added, done, is_ours, removed
 from tidings.updates import SCHEMA
 from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot
+from tidings_connectors.delta.turns import Turns
 
 SLEPT_S = 1800.0  # commits are kept for twice as long
 
@@ -35,6 +36,7 @@ class SegmentTable:
         self.folder = folder
         self.stream = stream
         self.shards = shards
+        self.turns = Turns(folder / "_turns")
         self._commits = Commits(folder)
         self._lock = threading.Lock()
         self._refreshed = time.time()
@@ -99,8 +101,8 @@ class SegmentTable:
         return self.folder / "_staging"
 
     def drafts(self) -> list[Path]:
-        """Commits and appends that were begun; those of a writer that died stay behind."""
-        return [*self._commits.drafts(), *self.staging.glob("*")]
+        """Commits and appends that were begun, and turns; those of a writer that died stay behind."""
+        return [*self._commits.drafts(), *self.staging.glob("*"), *self.turns.folder.glob("*")]
 
     def commit(
         self,
