@@ -13,7 +13,7 @@ from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition
 
 COMMON = {"stream", "zookeeper", "definition"}
-READ = COMMON | {"startingposition", "shards", "failondataloss"}
+READ = COMMON | {"startingposition", "shards", "failondataloss", "tombstones"}
 WRITE = COMMON | {"txnappid", "checkpointlocation", "queryname", "path"}
 
 
@@ -27,6 +27,7 @@ class ReadOptions:
     end: Positions | str
     max_rows: int | None
     fail_on_data_loss: bool
+    tombstones: bool
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
@@ -40,6 +41,7 @@ class ReadOptions:
             _boundary("endingPosition", known.get("endingposition", "latest"), ("latest",), shards),
             _count("maxRowsPerBatch", known.get("maxrowsperbatch")),
             _flag("failOnDataLoss", known.get("failondataloss", "true")),
+            _flag("tombstones", known.get("tombstones", "true")),
         )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -20,6 +21,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark_tidings.options import ReadOptions
 from tidings.logs import Log, Slice, open_log
 from tidings.positions import Bounds, Positions
+from tidings.updates import TOMBSTONE
 
 SMALL_BATCH_ROWS = 5_000  # so few are handed over faster by the driver than read by a worker
 
@@ -29,8 +31,14 @@ logger = logging.getLogger(__name__)
 class SlicePartition(InputPartition):
     """A slice of the log, on its way to an executor."""
 
-    def __init__(self, piece: Slice) -> None:
-        self.piece = piece
+    def __init__(self, piece: Slice, *, tombstones: bool) -> None:
+        self._piece = piece
+        self._tombstones = tombstones
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the slice; without tombstones, if these are not wanted."""
+        for batch in self._piece.read():
+            yield batch if self._tombstones else batch.filter(pc.not_equal(batch["kind"], TOMBSTONE))
 
 
 @dataclass
@@ -73,9 +81,8 @@ class _ReadPlanner:
     def partitions(self, after: Positions, upto: Positions) -> list[SlicePartition]:
         bounds = self.log.bounds()
         after, upto = self._held(after, bounds), self._held(upto, bounds)
-        return [
-            SlicePartition(piece) for piece in self.log.slices(self._whole(after, bounds), self._whole(upto, bounds))
-        ]
+        pieces = self.log.slices(self._whole(after, bounds), self._whole(upto, bounds))
+        return [SlicePartition(piece, tombstones=self.options.tombstones) for piece in pieces]
 
     def _chosen(self, positions: Any) -> Positions:
         return Positions({shard: positions[shard] for shard in self.options.shards})
@@ -131,7 +138,7 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
             return None
         partitions = self._planner.partitions(after, upto)
         # Spark wants the rows to be those of one partition: none if nothing is to be read, or nothing is held any more.
-        return partitions[0].piece.read() if len(partitions) == 1 else None
+        return partitions[0].read() if len(partitions) == 1 else None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below
         return self._planner.start().to_json()
@@ -162,4 +169,4 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:
     # Spark hands out one partition without a slice when there is nothing to read.
-    return partition.piece.read() if isinstance(partition, SlicePartition) else iter(())
+    return partition.read() if isinstance(partition, SlicePartition) else iter(())

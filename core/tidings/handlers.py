@@ -43,6 +43,9 @@ class Handler:
     def on_data_loss(self, flow: Flow, first: Position, last: Position) -> Any:
         """The log does not hold these positions any more; what they were is lost to this flow."""
 
+    def on_tombstone(self, flow: Flow, first: Position, last: Position, count: int) -> Any:
+        """These updates were collected: what they said is said again by later ones, or is of no use any more."""
+
     def on_skipped(self, flow: Flow, count: int) -> Any:
         """So many updates were too old for a realtime application."""
 
@@ -59,7 +62,8 @@ class HandlerCaller:
         self._retries = retries
         self._backoff = backoff
         self._stopped = stopped
-        self.takes_batches = getattr(type(handler), "on_batch", Handler.on_batch) is not Handler.on_batch
+        self.takes_batches = _overrides(handler, "on_batch")
+        self.takes_tombstones = _overrides(handler, "on_tombstone")
 
     def call(self, flow: Flow, name: str, *arguments: Any, before: Callable[[], None]) -> str | None:
         """Call a method, again if it raises, and `before` ahead of each time; why it failed in the end, if it did."""
@@ -96,3 +100,8 @@ class HandlerCaller:
             await result
 
         asyncio.run_coroutine_threadsafe(finish(), self.loop).result()
+
+
+def _overrides(handler: Any, name: str) -> bool:
+    default = getattr(Handler, name)
+    return getattr(type(handler), name, default) is not default

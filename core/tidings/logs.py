@@ -22,6 +22,8 @@ from tidings.errors import LogRestored, LogUnavailable, PluginBroken, PluginMiss
 from tidings.plugins import load
 from tidings.positions import Bounds, Position, Positions
 from tidings.stream_definition import StreamDefinition, split_address
+from tidings.tombstones import Tombstones
+from tidings.updates import TOMBSTONE
 
 SEARCHED_ROWS = 10_000
 
@@ -190,6 +192,25 @@ class WritableLog(Log, Protocol):
         """Delete the log with all its updates."""
 
 
+@runtime_checkable
+class CollectableLog(WritableLog, Protocol):
+    """A log of our own in which tombstones can take the place of updates."""
+
+    @property
+    def collection_folder(self) -> Path:
+        """A folder for what a collector keeps of the log."""
+
+    def collect(self, gone: Tombstones, transaction: Transaction | None = None) -> None:
+        """Let nobody read these updates any more, but tombstones in their place: all in one step, or none.
+
+        It is for the caller to know that a later update of the shard says all that matters of each. Positions that are
+        not held, or were collected before, do no harm.
+        """
+
+    def last_transaction(self, app: str) -> int:
+        """The number of this application's last transaction, or -1."""
+
+
 def resolve_log(address: str, folder: Path) -> str:
     """The address of a log as it is kept, whatever folder its readers work in.
 
@@ -318,6 +339,8 @@ def positions_at(log: Log, shard: int, time: dt.datetime) -> Position:
     while low < high:
         middle = (low + high) // 2
         row = log.tail(Positions({**others, shard: Position(middle)}), 1)
+        if len(row) and row["kind"][0].as_py() == TOMBSTONE:  # of no time; what follows it tells
+            row = log.tail(Positions({**others, shard: Position(row["seq"][0].as_py())}), 1)
         found = row["time"][0].as_py() if len(row) else None
         if found is not None and found < time:
             low = max(middle + 1, int(row["seq"][0].as_py()))

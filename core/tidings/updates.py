@@ -28,7 +28,8 @@ MAX_VERSION = 2**63 - 1
 MAX_PAYLOAD_BYTES = 2**20
 MAX_DELIVERABLE_BYTES = 32 * 2**20  # of a payload: half of what a message to a subscriber may have
 FIRST_TIME, LAST_TIME = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
-KINDS = ("data", "gc", "tombstone")
+DATA, GC, TOMBSTONE = KINDS = ("data", "gc", "tombstone")
+PUBLISHED_KINDS = (DATA, GC)
 SHARD_SEED = 42  # the seed of Spark's own xxhash64()
 
 
@@ -118,9 +119,12 @@ def check_row(
     """
     _check_object(object)
     _check_integer("version", version, object, optional=True)
-    _check_integer("range", range, object)
-    if kind not in KINDS:
-        raise InvalidUpdate(f"kind {kind!r} of object {object!r} is none of {', '.join(KINDS)}")
+    if range != 1:
+        raise InvalidUpdate(f"range {range!r} of object {object!r} is not 1, as that of all but tombstones is")
+    if kind == TOMBSTONE:
+        raise InvalidUpdate(f"object {object!r} cannot be published as a tombstone: these come of collecting updates")
+    if kind not in PUBLISHED_KINDS:
+        raise InvalidUpdate(f"kind {kind!r} of object {object!r} is none of {', '.join(PUBLISHED_KINDS)}")
     if source is not None:
         _check_text("source", source, object)
     if attributes is not None:
@@ -273,8 +277,8 @@ def _first_bad_row(table: pa.Table, max_payload_bytes: int) -> int | None:
     bad = [
         pc.fill_null(pc.or_(pc.equal(size, 0), pc.greater(size, MAX_OBJECT_BYTES)), True),
         pc.fill_null(pc.less(table["version"], 0), False),
-        pc.fill_null(pc.less(table["range"], 0), True),
-        pc.invert(pc.is_in(table["kind"], pa.array(KINDS))),
+        pc.fill_null(pc.not_equal(table["range"], 1), True),
+        pc.invert(pc.is_in(table["kind"], pa.array(PUBLISHED_KINDS))),
         pc.fill_null(pc.greater(pc.binary_length(table["payload"]), max_payload_bytes), False),
         pc.invert(_in_years(table["time"])),
         *_null_attributes(table["attributes"]),

@@ -18,7 +18,7 @@ import contextlib
 import random
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,17 +31,20 @@ from tidings.errors import InvalidOption, InvalidPosition, LogMismatch, LogUnava
 from tidings.logs import UNKNOWN_ENDS, Appended, Slice, TailReader, Transaction, check_held, resolve_path
 from tidings.positions import Bounds, Position, Positions
 from tidings.storage.delta_commits import milliseconds
+from tidings.tombstones import Tombstones
 from tidings.updates import SCHEMA, portions, row_sizes, shards_of
 from tidings_connectors.delta.maintenance import Maintenance, plan_retention, plan_truncation
 from tidings_connectors.delta.segments import (
     Offsets,
     Segment,
     SegmentSnapshot,
+    Selection,
     Span,
-    read_segments,
     stamp,
+    write_overlay,
     write_segment,
 )
+from tidings_connectors.delta.spark_scan import scan
 from tidings_connectors.delta.table import SegmentTable
 
 if TYPE_CHECKING:
@@ -53,7 +56,6 @@ SEGMENT_ROWS = 1_000_000
 SEGMENT_BYTES = 128 * 2**20
 READ_BYTES = 32 * 2**20  # of rows in one read of the tail
 APPEND_TIMEOUT_S = 60.0  # that an append competes with other writers before it gives up
-SPARK_CHECKS_PAGES = "parquet.page.verify-checksum.enabled"
 SLICE_ROWS = 100_000  # so many are worth a reader of their own
 
 
@@ -102,9 +104,8 @@ class DeltaLog:
                 snapshot = self._table.refresh()
                 start = self._held(snapshot, after)
                 upto = _reach(snapshot, start, limit)
-                paths, in_order = _files(snapshot.holding(start, upto))
                 try:
-                    batches = read_segments(paths, start, upto, in_order=in_order)
+                    batches = snapshot.holding(start, upto).read(start, upto)
                     return pa.Table.from_batches(_first(batches, READ_BYTES), SCHEMA)
                 except FileNotFoundError:
                     if self._table.refresh().version == snapshot.version:
@@ -120,36 +121,19 @@ class DeltaLog:
                 return []
             pieces = -(-total // SLICE_ROWS)
             piece_of_shard = np.minimum((backlog.cumsum() - 1) * pieces // total, pieces - 1)
-            files = _files(snapshot.holding(start, end))
+            files = snapshot.holding(start, end)
             return [
-                DeltaSlice(self._stream.name, *files, start, np.where(piece_of_shard == piece, end, start))
+                DeltaSlice(self._stream.name, files, start, np.where(piece_of_shard == piece, end, start))
                 for piece in np.unique(piece_of_shard[backlog > 0])
             ]
 
     def scan(self, spark: SparkSession, after: Positions | None = None, upto: Positions | None = None) -> DataFrame:
-        from pyspark.sql import functions as sf
-
-        from tidings.updates import spark_schema
-
         with self._translating_errors():
             snapshot = self._table.refresh()
             start = snapshot.floors if after is None else self._held(snapshot, after)
             end = snapshot.heads if upto is None else self._held(snapshot, upto)
-            segments = snapshot.holding(start, end)
-        rows = (
-            spark.read.option(SPARK_CHECKS_PAGES, True)
-            .schema(spark_schema())
-            .parquet(*(str(segment.path) for segment in segments))
-        )
-        if not segments:
-            return spark.createDataFrame([], spark_schema())
-        if np.any(start > snapshot.floors):
-            low = sf.array(*map(sf.lit, start.tolist()))
-            rows = rows.where((sf.col("seq") > int(start.min())) & (sf.col("seq") > low[sf.col("shard")]))
-        if np.any(end < snapshot.heads):
-            high = sf.array(*map(sf.lit, end.tolist()))
-            rows = rows.where((sf.col("seq") <= int(end.max())) & (sf.col("seq") <= high[sf.col("shard")]))
-        return rows
+            whole = bool(np.all(start <= snapshot.floors)) and bool(np.all(end >= snapshot.heads))
+            return scan(spark, snapshot.holding(start, end), None if whole else (start, end))
 
     @property
     def folder(self) -> Path:
@@ -217,6 +201,29 @@ class DeltaLog:
         """Merge small segments now, as maintenance does by itself; the number of segments that went away."""
         with self._translating_errors():
             return self.maintenance.compact()
+
+    def collect(self, gone: Tombstones, transaction: Transaction | None = None) -> None:
+        with self._translating_errors():
+            snapshot = self._table.refresh()
+            gone = gone.within(snapshot.floors, snapshot.heads)
+            drafts: list[Segment] = []
+            try:
+                if len(gone):
+                    drafts.append(write_overlay(self._table.folder, gone, self._stream.shards, milliseconds()))
+                while not self._table.commit(self._table.refresh().version + 1, drafts, transaction=transaction):
+                    pass
+            except OSError:
+                for draft in drafts:
+                    draft.path.unlink(missing_ok=True)
+                raise
+
+    def last_transaction(self, app: str) -> int:
+        with self._translating_errors():
+            return self._table.transaction(app)
+
+    @property
+    def collection_folder(self) -> Path:
+        return self._table.folder / "_collection"
 
     def destroy(self) -> None:
         self.close()
@@ -286,40 +293,40 @@ class DeltaSlice:
     """The rows of some shards between two positions."""
 
     stream: str
-    paths: tuple[Path, ...]
-    in_order: bool
+    files: Selection
     after: Offsets
     upto: Offsets
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        with _translating_errors(self.stream, str(self.paths[0].parent)):
-            yield from read_segments(self.paths, self.after, self.upto, in_order=self.in_order)
+        with _translating_errors(self.stream, str(self.files.paths[0].parent)):
+            yield from self.files.read(self.after, self.upto)
 
 
 def _reach(snapshot: SegmentSnapshot, start: Offsets, limit: int | None) -> Offsets:
     """Where a reader ends that takes the oldest rows first, and of a segment that is too large one shard after another.
 
     It rather ends with a segment than within the next: so most reads are of whole segments, or of few row groups. Each
-    row is decoded about once, however often one reads, and rows need not be picked out.
+    row is decoded about once, however often one reads, and rows need not be picked out. Tombstones are taken to be
+    spread evenly over a segment.
     """
     if limit is None or int(np.maximum(snapshot.heads - start, 0).sum()) <= limit:
         return np.maximum(snapshot.heads, start)
-    reached, left = start.copy(), limit
-    for segment in snapshot.holding(start, snapshot.heads):
-        rows = np.maximum(segment.span.heads - reached, 0)
-        if left < limit and rows.sum() > left:
+    reached, left = start.copy(), float(limit)
+    for segment in snapshot.segments:
+        span = segment.span
+        if not span.meets(start, snapshot.heads):
+            continue
+        positions = np.maximum(span.heads - reached, 0)
+        rows_each = min(1.0, span.rows / max(1, span.positions))
+        if left < limit and positions.sum() * rows_each > left:
             break
-        taken = np.clip(left - (rows.cumsum() - rows), 0, rows)
+        room = max(1, int(left / rows_each)) if rows_each else int(positions.sum())
+        taken = np.clip(room - (positions.cumsum() - positions), 0, positions)
         reached += taken
-        left -= int(taken.sum())
-        if left == 0:
+        left -= int(taken.sum()) * rows_each
+        if left < 1:
             break
     return reached
-
-
-def _files(segments: Sequence[Segment]) -> tuple[tuple[Path, ...], bool]:
-    """Their files, and whether the rows of each shard are in order in them, one file after the other."""
-    return tuple(segment.path for segment in segments), all(segment.span.exact for segment in segments)
 
 
 def _stamped(updates: pa.Table, shards: npt.NDArray[np.int32], seqs: npt.NDArray[np.int64]) -> pa.Table:

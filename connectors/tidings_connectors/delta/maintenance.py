@@ -12,7 +12,7 @@ import itertools
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,8 +20,20 @@ import pyarrow as pa
 
 from tidings.storage import delta_staging
 from tidings.storage.delta_commits import milliseconds
+from tidings.tombstones import Tombstones
 from tidings.updates import SCHEMA
-from tidings_connectors.delta.segments import Offsets, Segment, Span, is_clean_cut, read_segments, write_segment
+from tidings_connectors.delta.segments import (
+    Offsets,
+    Segment,
+    SegmentSnapshot,
+    Selection,
+    Span,
+    is_clean_cut,
+    read_overlays,
+    sort,
+    write_overlay,
+    write_segment,
+)
 from tidings_connectors.delta.table import SegmentTable
 
 if TYPE_CHECKING:
@@ -32,6 +44,7 @@ VACUUM_INTERVAL_VERSIONS = 64 * MAINTENANCE_INTERVAL_VERSIONS
 VACUUM_PAUSE_S = 300.0
 FAN_IN_SEGMENTS = 8  # neighbours of a like size that make a merge worth while
 TARGET_BYTES = 256 * 2**20  # of rows in memory, which is what a merge needs
+COVERED_SHARE = 0.25  # of a segment's rows; so each row that is collected costs the writing of four at most
 GRACE_HOURS = 1
 
 logger = logging.getLogger(__name__)
@@ -88,6 +101,13 @@ def _clean(segments: Sequence[Segment], drop: int) -> int:
     return next(at for at in range(drop, -1, -1) if is_clean_cut(segments, at))
 
 
+def _hull(run: Sequence[Segment]) -> Span:
+    """What these segments cover together."""
+    floors = np.minimum.reduce([segment.span.floors for segment in run])
+    heads = np.maximum.reduce([segment.span.heads for segment in run])
+    return Span(floors, heads, max(segment.span.time for segment in run))
+
+
 class Maintenance:
     """The maintenance of one log, by one of its writers."""
 
@@ -110,12 +130,25 @@ class Maintenance:
             self._thread.join()
 
     def compact(self) -> int:
-        """Merge small segments; the number of segments that went away."""
+        """Merge small segments, and put tombstones into those that they mostly cover; how many files went away."""
         self._adopt(self._table.refresh().segments)
-        segments = self._table.refresh().segments
+        snapshot = self._table.refresh()
+        segments = snapshot.segments
         # What cannot be adopted is as large as can be.
         sizes = [segment.span.memory if segment.span.exact else TARGET_BYTES for segment in segments]
-        return sum(self._merge(segments[run]) for run in plan_compaction(sizes))
+        runs = [segments[run] for run in plan_compaction(sizes)]
+        merged = {segment.path for run in runs for segment in run}
+        runs += [[segment] for segment in self._covered(snapshot) if segment.path not in merged]
+        return self._merge(runs, snapshot.overlays)
+
+    def _covered(self, snapshot: SegmentSnapshot) -> Iterator[Segment]:
+        """The segments of whose rows overlays cover so many that it pays to write the others anew."""
+        if snapshot.overlays:
+            over = read_overlays([one.path for one in snapshot.overlays], snapshot.floors, snapshot.heads)
+            for segment in snapshot.segments:
+                span = segment.span
+                if span.exact and over.within(span.floors, span.heads).count > COVERED_SHARE * span.rows:
+                    yield segment
 
     def _adopt(self, segments: Sequence[Segment]) -> None:
         """Put sorted segments that know all shards in the place of files that another engine wrote."""
@@ -124,7 +157,7 @@ class Maintenance:
         cuts = [at for at in range(len(segments) + 1) if is_clean_cut(segments, at)]
         for run in (segments[start:end] for start, end in itertools.pairwise(cuts)):
             if not all(one.span.exact for one in run) and sum(one.span.memory for one in run) <= TARGET_BYTES:
-                self._merge(run)
+                self._merge([run], self._table.refresh().overlays)
 
     def checkpoint(self) -> None:
         """Write a Delta checkpoint, and delete the commit files that it makes needless."""
@@ -160,19 +193,40 @@ class Maintenance:
         sizes = [path.stat().st_size for path in self._table.folder.glob("*.parquet")]
         return sum(sizes) > 2 * sum(segment.size for segment in self._table.refresh().segments)
 
-    def _merge(self, run: Sequence[Segment]) -> int:
-        floors = np.minimum.reduce([segment.span.floors for segment in run])
-        heads = np.maximum.reduce([segment.span.heads for segment in run])
-        span = Span(floors, heads, max(segment.span.time for segment in run))
-        try:
-            batches = list(read_segments([segment.path for segment in run], floors, heads, in_order=False))
-        except FileNotFoundError:  # another writer was quicker
+    def _merge(self, runs: Sequence[Sequence[Segment]], overlays: Sequence[Segment]) -> int:
+        """Put one segment in the place of each run, with the tombstones that lie over it; how many files went away.
+
+        All in one commit: an overlay must not lie over rows that have its tombstones already.
+        """
+        spans = [_hull(run) for run in runs]
+        touched = [one for one in overlays if any(one.span.meets(span.floors, span.heads) for span in spans)]
+        if len(overlays) >= FAN_IN_SEGMENTS:
+            touched = list(overlays)
+        if not runs and not touched:
             return 0
-        merged = write_segment(self._table.folder, pa.Table.from_batches(batches, SCHEMA), span)
-        if self._replace(run, [merged], data_change=False):
-            return len(run) - 1
-        merged.path.unlink(missing_ok=True)
-        return 0
+        old, new = [*itertools.chain(*runs), *touched], list[Segment]()
+        try:
+            for run, span in zip(runs, spans, strict=True):
+                rows = pa.Table.from_batches(Selection.of(run, touched).read(span.floors, span.heads), SCHEMA)
+                new.append(write_segment(self._table.folder, sort(rows), span))
+            if len(rest := self._uncovering(touched, spans)):
+                time = max(one.span.time for one in touched)
+                new.append(write_overlay(self._table.folder, rest, self._table.shards, time))
+            replaced = self._replace(old, new, data_change=False)
+        except FileNotFoundError:  # another writer was quicker
+            replaced = False
+        if not replaced:
+            for one in new:
+                one.path.unlink(missing_ok=True)
+        return len(old) - len(new) if replaced else 0
+
+    def _uncovering(self, overlays: Sequence[Segment], spans: Sequence[Span]) -> Tombstones:
+        """What overlays have beside these spans, as far as it is held."""
+        snapshot = self._table.refresh()
+        rest = read_overlays([one.path for one in overlays], snapshot.floors, snapshot.heads)
+        for span in spans:
+            rest -= rest.within(span.floors, span.heads)
+        return rest
 
     def drop(self, old: Sequence[Segment]) -> None:
         """Let go of these segments, which are the oldest. On a full disk, what is dead makes room for saying so."""

@@ -3,8 +3,11 @@
 A segment is one Parquet file, sorted by shard and seq. Its footer says which positions it covers, for *every* shard of
 the stream, so the live segments alone tell all there is to know of a log: where each shard begins and ends.
 
+An *overlay* is such a file, too: it holds tombstones for updates that are still in segments, and that no reader gets
+any more. So what is collected costs a small file at first; maintenance puts the tombstones into the segments later.
+
 A reader gets the rows that were written, or an error: every page has a checksum, the checksum of the footer is part of
-the file's name, and in each shard the rows are those of the span, one after the other.
+the file's name, and in each shard the rows are those of the span, one after the other; a tombstone stands for a run.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ import pyarrow.parquet as pq
 
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds, Position
-from tidings.updates import SCHEMA, portions, row_sizes
+from tidings.tombstones import Tombstones, settle, trim
+from tidings.updates import SCHEMA, TOMBSTONE, portions, row_sizes
 
 Offsets = npt.NDArray[np.int64]
 """A seq for each shard of the stream, by shard."""
@@ -50,11 +54,20 @@ class Span:
     heads: Offsets
     time: int  # when its newest row was committed, in milliseconds since 1970
     memory: int = 0  # bytes of its rows when they are read
+    rows: int = 0
+    overlay: bool = False  # it holds tombstones for updates in other segments, and covers nothing itself
     exact: bool = True  # or read off the rows of a file that another engine wrote; these may be in any order
 
     def to_json(self) -> str:
         """As it stands in a segment's footer."""
-        value = {"floors": self.floors.tolist(), "heads": self.heads.tolist(), "time": self.time, "memory": self.memory}
+        value = {
+            "floors": self.floors.tolist(),
+            "heads": self.heads.tolist(),
+            "time": self.time,
+            "memory": self.memory,
+            "rows": self.rows,
+            "overlay": self.overlay,
+        }
         return json.dumps(value)
 
     @classmethod
@@ -62,7 +75,17 @@ class Span:
         """The span in a segment's footer."""
         value = json.loads(text)
         floors, heads = np.array(value["floors"], np.int64), np.array(value["heads"], np.int64)
-        return cls(floors, heads, value["time"], value["memory"])
+        rows = value.get("rows", int((heads - floors).sum()))
+        return cls(floors, heads, value["time"], value["memory"], rows, value.get("overlay", False))
+
+    @property
+    def positions(self) -> int:
+        """How many it covers."""
+        return int((self.heads - self.floors).sum())
+
+    def meets(self, after: Offsets, upto: Offsets) -> bool:
+        """Whether it has a position after the one and up to the other."""
+        return bool(np.any(np.maximum(self.floors, after) < np.minimum(self.heads, upto)))
 
 
 @dataclass(frozen=True)
@@ -94,13 +117,15 @@ class Segment:
 
     def _measure(self) -> Span:
         """The span of a file that another engine wrote, say Spark's OPTIMIZE: read off its rows."""
-        rows = pq.read_table(self.path, columns=["shard", "seq"]).group_by("shard").aggregate([("seq", "min_max")])
-        seqs = pc.struct_field(rows["seq_min_max"], "min"), pc.struct_field(rows["seq_min_max"], "max")
+        rows = pq.read_table(self.path, columns=["shard", "seq", "range"])
+        rows = rows.append_column("before", pc.subtract(rows["seq"], rows["range"]))
+        found = rows.group_by("shard").aggregate([("before", "min"), ("seq", "max")])
         floors = np.full(self.shards, UNKNOWN)
         heads = np.full(self.shards, -1)
-        floors[rows["shard"]] = np.asarray(seqs[0]) - 1
-        heads[rows["shard"]] = seqs[1]
-        return Span(floors, heads, int(self.path.stat().st_mtime * 1000), 4 * self.size, exact=False)
+        floors[found["shard"]] = found["before_min"]
+        heads[found["shard"]] = found["seq_max"]
+        time = int(self.path.stat().st_mtime * 1000)
+        return Span(floors, heads, time, 4 * self.size, len(rows), exact=False)
 
 
 @dataclass(frozen=True)
@@ -115,16 +140,21 @@ class SegmentSnapshot:
 
     @functools.cached_property
     def segments(self) -> list[Segment]:
-        """The live segments, oldest first."""
-        exact = [segment for segment in self.live.values() if segment.span.exact]
-        placed = sorted(exact, key=lambda segment: segment.order)
-        if len(placed) == len(self.live):
+        """The live segments, oldest first, without overlays."""
+        live = [segment for segment in self.live.values() if not segment.span.overlay]
+        placed = sorted((segment for segment in live if segment.span.exact), key=lambda segment: segment.order)
+        if len(placed) == len(live):
             return placed
-        for segment in self.live.values():
+        for segment in live:
             if not segment.span.exact:
                 before = [at for at, other in enumerate(placed) if other.precedes(segment)]
                 placed.insert(before[-1] + 1 if before else 0, segment)
         return self._completed(placed)
+
+    @functools.cached_property
+    def overlays(self) -> list[Segment]:
+        """The live overlays, in no order."""
+        return [segment for segment in self.live.values() if segment.span.overlay]
 
     def _completed(self, placed: list[Segment]) -> list[Segment]:
         """The segments with what the others tell of shards that some know nothing of."""
@@ -166,20 +196,19 @@ class SegmentSnapshot:
         left = self.segments[count:] or [Segment(Path(), 0, self.shards, Span(heads, heads, 0))]
         return SegmentSnapshot(self.version, self.shards, {str(n): segment for n, segment in enumerate(left)})
 
-    def holding(self, after: Offsets, upto: Offsets) -> list[Segment]:
-        """The segments that may hold a row after the one and up to the other, oldest first."""
-        return [
-            segment
-            for segment in self.segments
-            if np.any(np.maximum(segment.span.floors, after) < np.minimum(segment.span.heads, upto))
-        ]
+    def holding(self, after: Offsets, upto: Offsets) -> Selection:
+        """Where the rows are that lie after the one and up to the other."""
+        return Selection.of(
+            [segment for segment in self.segments if segment.span.meets(after, upto)],
+            [overlay for overlay in self.overlays if overlay.span.meets(after, upto)],
+        )
 
 
 def write_segment(folder: Path, rows: pa.Table, span: Span) -> Segment:
     """Write rows of the canonical schema, sorted by shard and seq, to a file that no commit names yet."""
     name = uuid.uuid4().hex
     draft = folder / f"{name}.parquet"
-    span = replace(span, memory=rows.nbytes)
+    span = replace(span, memory=rows.nbytes, rows=len(rows))
     table = rows.replace_schema_metadata({SPAN: span.to_json()})
     try:
         with open(draft, "x+b") as file:
@@ -201,6 +230,15 @@ def write_segment(folder: Path, rows: pa.Table, span: Span) -> Segment:
         draft.unlink(missing_ok=True)
         raise
     return Segment(path, size, len(span.heads), span)
+
+
+def write_overlay(folder: Path, gone: Tombstones, shards: int, time: int) -> Segment:
+    """Write tombstones for updates that are in segments, to a file that no commit names yet."""
+    floors, heads = np.full(shards, UNKNOWN), np.full(shards, -1)
+    np.minimum.at(floors, gone.shard, gone.first - 1)
+    np.maximum.at(heads, gone.shard, gone.last)
+    floors = np.where(floors == UNKNOWN, heads, floors)
+    return write_segment(folder, gone.rows(), Span(floors, heads, time, overlay=True))
 
 
 @contextlib.contextmanager
@@ -255,40 +293,82 @@ def is_clean_cut(segments: Sequence[Segment], at: int) -> bool:
     return bool(np.all(ends <= np.minimum.reduce([segment.span.floors for segment in segments[at:]])))
 
 
-def read_segments(
-    segments: Iterable[Path], after: Offsets, upto: Offsets, *, in_order: bool = True
-) -> Iterator[pa.RecordBatch]:
-    """The rows of these segments that lie after the one and up to the other; sorted, if they are not in order."""
-    if not in_order:
-        rows = pa.Table.from_batches(read_segments(segments, after, upto), SCHEMA)
-        yield from rows.take(np.lexsort((rows["seq"].to_numpy(), rows["shard"].to_numpy()))).to_batches()
-        return
-    for path in segments:
+@dataclass(frozen=True)
+class Selection:
+    """The files of some segments, the oldest first, and of what lies over them; any process can read them."""
+
+    paths: tuple[Path, ...]
+    overlays: tuple[Path, ...]
+    in_order: bool
+    sparse: bool  # there are tombstones, or there may be
+
+    @classmethod
+    def of(cls, segments: Sequence[Segment], overlays: Sequence[Segment] = ()) -> Selection:
+        """These segments under these overlays."""
+        paths, over = (tuple(segment.path for segment in each) for each in (segments, overlays))
+        in_order = all(segment.span.exact for segment in segments)
+        sparse = bool(over) or not in_order or any(segment.span.rows < segment.span.positions for segment in segments)
+        return cls(paths, over, in_order, sparse)
+
+    def read(self, after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
+        """The rows that lie after the one and up to the other, those of each shard in order."""
+        over = read_overlays(self.overlays, after, upto)
+        if not self.in_order:
+            yield from self._mixed(after, upto, over)
+            return
+        for batch in _rows(self.paths, after, upto):
+            yield from settle(pa.Table.from_batches([batch]), over).to_batches() if len(over) else (batch,)
+
+    def _mixed(self, after: Offsets, upto: Offsets, over: Tombstones) -> Iterator[pa.RecordBatch]:
+        """The same of files that another engine wrote: it knows no order, and takes overlays for rows like any."""
+        rows = pa.Table.from_batches(_rows(self.paths, after, upto), SCHEMA)
+        over |= Tombstones.from_rows(rows)
+        rows = rows.filter(pc.not_equal(rows["kind"], TOMBSTONE))
+        rows = rows.filter(pa.array(~over.covers_rows(rows)))
+        yield from sort(pa.concat_tables([rows, over.rows()])).to_batches()
+
+
+def sort(rows: pa.Table) -> pa.Table:
+    """The rows as a segment has them."""
+    return rows.take(np.lexsort((rows["seq"].to_numpy(), rows["shard"].to_numpy())))
+
+
+def read_overlays(paths: Iterable[Path], after: Offsets, upto: Offsets) -> Tombstones:
+    """What overlays have after the one and up to the other."""
+    return Tombstones.from_rows(pa.Table.from_batches(_rows(paths, after, upto), SCHEMA))
+
+
+def _rows(paths: Iterable[Path], after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
+    for path in paths:
         with open_segment(path) as file:
             yield from _read(file, after, upto)
 
 
 def _read(file: pq.ParquetFile, after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
     span = _span(file)
-    if span:
+    dense = span is not None and not span.overlay
+    if span and dense:
         reached, end = np.maximum(after, span.floors), np.minimum(upto, span.heads)
     groups = [n for n in range(file.num_row_groups) if _may_hold(file.metadata.row_group(n), after, upto)]
-    for batch in _batches(file, groups):
-        shards = batch["shard"].to_numpy()
-        seqs = batch["seq"].to_numpy()
-        wanted = (seqs > after[shards]) & (seqs <= upto[shards])
-        if not wanted.any():
-            continue
-        if not wanted.all():
-            batch, shards, seqs = batch.filter(pa.array(wanted)), shards[wanted], seqs[wanted]
-        if span:
-            if not np.array_equal(stamp(shards, reached), seqs):
-                raise ValueError("its rows are not one after the other")
-            np.maximum.at(reached, shards, seqs)
-        yield batch.replace_schema_metadata(None).cast(SCHEMA)
-    if span and np.any(reached < end):
+    for read in _batches(file, groups):
+        rows = trim(pa.Table.from_batches([read]).replace_schema_metadata(None).cast(SCHEMA), after, upto)
+        if dense and len(rows):
+            _check_dense(rows, reached)
+        yield from rows.to_batches()
+    if dense and np.any(reached < end):
         shard = int(np.argmax(reached < end))
         raise ValueError(f"of shard {shard} it has no row {reached[shard] + 1}, though it should have {end[shard]}")
+
+
+def _check_dense(rows: pa.Table, reached: Offsets) -> None:
+    """Raise ValueError unless these rows of a segment come one after the other, and after those that were reached."""
+    shards, seqs = rows["shard"].to_numpy(), rows["seq"].to_numpy()
+    before = seqs - rows["range"].to_numpy()
+    follows = np.append(False, shards[1:] == shards[:-1])
+    expected = np.where(follows, np.append(-1, seqs[:-1]), reached[shards])
+    if np.any(before != expected) or np.any(np.diff(shards) < 0):
+        raise ValueError("its rows are not one after the other")
+    np.maximum.at(reached, shards, seqs)
 
 
 def _batches(file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
@@ -301,8 +381,8 @@ def _batches(file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch
 
 def _may_hold(group: Any, after: Offsets, upto: Offsets) -> bool:
     """Whether a row group's statistics leave room for a wanted row."""
-    shard, seq = group.column(0).statistics, group.column(1).statistics
-    if shard is None or seq is None:
+    shard, seq, length = (group.column(SCHEMA.get_field_index(name)).statistics for name in ("shard", "seq", "range"))
+    if shard is None or seq is None or length is None:
         return True
     between = slice(shard.min, shard.max + 1)
-    return bool(np.any(np.maximum(after[between], seq.min - 1) < np.minimum(upto[between], seq.max)))
+    return bool(np.any(np.maximum(after[between], seq.min - length.max) < np.minimum(upto[between], seq.max)))

@@ -73,7 +73,7 @@ class PipelineDefinition:
         frames = []
         for stream in self.inputs:
             reader = spark.readStream.format("tidings").option("definition", json.dumps(stream.definition.to_json()))
-            rows = reader.option("maxRowsPerBatch", self.max_rows).load()
+            rows = reader.option("maxRowsPerBatch", self.max_rows).option("tombstones", False).load()
             frames.append(rows.withColumn("stream", sf.lit(stream.name)))
         return self.stage.prepare(functools.reduce(lambda one, other: one.union(other), frames))
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from tidings.errors import DeliveryFailed
 from tidings.positions import Position, Positions
 from tidings.publisher.read_batch import MESSAGE_BYTES
-from tidings.updates import SCHEMA, portions, row_sizes
+from tidings.updates import SCHEMA, TOMBSTONE, portions, row_sizes
 from tidings.wire.connection import Connection
 from tidings.wire.protocol import PROTOCOL, Era, Message, pair
 from tidings.wire.security import Security
@@ -68,7 +68,8 @@ def send_in_bulk(
 
     filters = list(dict.fromkeys(one.filter for one in group))
     targets = _targets(group, filters)
-    chosen = [one.column().alias(f"_{number}") for number, one in enumerate(filters)]
+    tombstones = sf.col("kind") == TOMBSTONE
+    chosen = [(one.column() | tombstones).alias(f"_{number}") for number, one in enumerate(filters)]
     shards = sorted({target.shard for target in targets})
     rows = log.scan(spark, after, upto).where(sf.col("shard").isin(shards)).select("*", *chosen)
     parts = max(1, min(len(shards), spark.sparkContext.defaultParallelism))
@@ -161,7 +162,7 @@ class _Exchange:
     def send(self, target: Target, rows: pa.RecordBatch, upto: Position) -> None:
         self._wait(lambda: self._in_flight < MESSAGES_IN_FLIGHT)
         self._in_flight += 1
-        part = [target.shard, *target.era, rows.num_rows, *pair(upto)]
+        part = [target.shard, *target.era, rows.num_rows, *pair(upto), None]
         self._connection.send({"t": "batch", "stream": target.stream, "parts": [part]}, rows)
 
     def finish(self) -> None:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tidings.applications import Application
+from tidings.filters import EVERYTHING
 from tidings.flows import Flow
 from tidings.positions import Position
 from tidings.publisher.caravans import Caravan
@@ -131,6 +132,7 @@ class FlowSession:
         """What is acknowledged and written: where the flow starts again after a fault."""
         self.sent = marker
         """Up to where updates were sent, or left out by the filter."""
+        self._told = marker  # up to where the subscriber knows of what was sent
         self.holder = holder
         """The subscriber that ZooKeeper names for the flow."""
         self.connection: Connection | None = None
@@ -188,6 +190,13 @@ class FlowSession:
         return self.state is OPEN and self.ride is None and self.bytes_in_flight <= self.options.window_bytes // 2
 
     @property
+    def unbroken_after(self) -> int | None:
+        """The seq after which the subscriber gets each update, if nothing was left out up to there, or will be."""
+        if self._told != self.sent or self.application.mode != "reliable" or self.filter != EVERYTHING:
+            return None
+        return self.sent.seq if self.sent.index >= 0 else self.sent.seq - 1
+
+    @property
     def drained(self) -> bool:
         """Whether all that was sent is processed."""
         return not self._in_flight
@@ -229,6 +238,7 @@ class FlowSession:
             return NOTHING
         self.connection = connection
         self.turn += 1
+        self._told = self.marker
         self._enter(OPENING)
         return [self._send("open", after=pair(self.marker))]
 
@@ -338,6 +348,7 @@ class FlowSession:
             return NOTHING
         self.sent = upto
         if size:
+            self._told = upto
             self._in_flight.append((upto, size))
             self.bytes_in_flight += size
         return [self._send("skipped", count=skipped)] if skipped else NOTHING
@@ -352,7 +363,7 @@ class FlowSession:
         """The log does not hold these any more: the subscriber is told, and the flow goes on after them."""
         if self.state is not OPEN or last <= self.sent:
             return NOTHING
-        self.sent = last
+        self.sent = self._told = last
         self._lost = f"{first} to {last} were lost"
         return [self._send("loss", first=pair(first), last=pair(last)), self._report()]
 

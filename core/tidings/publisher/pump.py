@@ -241,7 +241,7 @@ class Pump:
         chosen: dict[Application, Rows] = {}
         for one in rides:
             if one.application not in chosen:
-                chosen[one.application] = np.flatnonzero(one.filter.mask(batch.rows).to_numpy(zero_copy_only=False))
+                chosen[one.application] = batch.wanted(one.filter)
         young = {app: fresh(batch, app) for app in chosen if app.mode == "realtime"}
         with self.lock:
             outgoing: dict[Connection, list[Part]] = defaultdict(list)
@@ -261,13 +261,14 @@ class Pump:
                     kept = wanted[young[one.application][wanted]]
                     skipped[one] = len(wanted) - len(kept)
                     wanted = kept
-                part = Part(one, wanted, batch.position(end - 1))
+                after = None if self._tailed else one.unbroken_after
+                part = Part(one, wanted, batch.position(end - 1), after)
                 passed.append(part)
                 if len(wanted):
                     outgoing[one.connection].append(part)
             ready = [(to, list(messages(batch, parts))) for to, parts in outgoing.items()]
             # All is built by now: a flow that was advanced for rows which could not be sent would lose them.
-            for one, wanted, upto in passed:
+            for one, wanted, upto, _ in passed:
                 size = int(batch.sizes[wanted].sum())
                 self.bytes_sent += size
                 self._outbox.carry_out(one, one.advance(upto, size, skipped.get(one, 0)))

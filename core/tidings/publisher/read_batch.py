@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.applications import Application
+from tidings.filters import Filter
 from tidings.positions import Position
 from tidings.publisher.flow_session import FlowSession
-from tidings.updates import portions, row_sizes
+from tidings.updates import TOMBSTONE, portions, row_sizes
 from tidings.wire.protocol import Message, pair
 
 MESSAGE_BYTES = 4 * 2**20
@@ -59,6 +61,16 @@ class ReadBatch:
         rows = rows.combine_chunks()
         return cls(rows, shards, rows["seq"].to_numpy(), rows["index"].to_numpy(), row_sizes(rows))
 
+    @functools.cached_property
+    def tombstones(self) -> npt.NDArray[np.bool_]:
+        """Which rows are tombstones: every flow gets them, whatever its filter, since they stand for anything."""
+        found: npt.NDArray[np.bool_] = pc.equal(self.rows["kind"], TOMBSTONE).to_numpy()
+        return found
+
+    def wanted(self, filter: Filter) -> Rows:
+        """The rows that a flow with this filter gets."""
+        return np.flatnonzero(filter.mask(self.rows).to_numpy(zero_copy_only=False) | self.tombstones)
+
     def after(self, shard: int, position: Position) -> tuple[int, int]:
         """Where the rows of a shard after a position begin and end."""
         first, end = np.searchsorted(self.shards, [shard, shard + 1])
@@ -84,11 +96,15 @@ def fresh(batch: ReadBatch, application: Application) -> npt.NDArray[np.bool_]:
 
 
 class Part(NamedTuple):
-    """The rows of a batch that a flow gets, and the position at which it stands once it has them."""
+    """The rows of a batch that a flow gets, and the position at which it stands once it has them.
+
+    If they are all that there is after a position, `after` is its seq, so that the subscriber can tell a gap.
+    """
 
     session: FlowSession
     rows: Rows
     upto: Position
+    after: int | None
 
 
 def messages(batch: ReadBatch, parts: Sequence[Part]) -> Iterator[tuple[Message, pa.RecordBatch]]:
@@ -98,7 +114,7 @@ def messages(batch: ReadBatch, parts: Sequence[Part]) -> Iterator[tuple[Message,
     """
     gathered: list[Part] = []
     room = MESSAGE_BYTES
-    for session, rows, upto in parts:
+    for session, rows, upto, after in parts:
         sizes = batch.sizes[rows]
         for run in portions(sizes, len(rows), MESSAGE_BYTES):
             size = int(sizes[run].sum())
@@ -107,7 +123,9 @@ def messages(batch: ReadBatch, parts: Sequence[Part]) -> Iterator[tuple[Message,
                 gathered, room = [], MESSAGE_BYTES
             piece = rows[run]
             last = run.stop == len(rows)
-            gathered.append(Part(session, piece, upto if last else batch.position(int(piece[-1]))))
+            reached = upto if last else batch.position(int(piece[-1]))
+            gathered.append(Part(session, piece, reached, after))
+            after = None if after is None else reached.seq
             room -= size
     if gathered:
         yield _message(batch, gathered)
@@ -120,5 +138,5 @@ def _message(batch: ReadBatch, parts: Sequence[Part]) -> tuple[Message, pa.Recor
         table = batch.rows.slice(first, count)  # nothing is copied
     else:
         table = batch.rows.take(indices).combine_chunks()
-    about = [[one.shard, *one.era, len(rows), *pair(upto)] for one, rows, upto in parts]
+    about = [[one.shard, *one.era, len(rows), *pair(upto), after] for one, rows, upto, after in parts]
     return {"t": "batch", "stream": parts[0].session.flow.stream, "parts": about}, table.to_batches()[0]

@@ -33,8 +33,7 @@ class LatestStage(Stage):
     without a version counts as older than any that has one; of two such updates the later counts.
 
     An update that passes the filter `deletes` marks its object as `deleted`, and takes its payload and attributes away.
-    The row stays: without it, an older version that comes late would bring the object back. Tombstones say nothing of
-    an object's state, and are passed over.
+    The row stays: without it, an older version that comes late would bring the object back.
 
     The table is partitioned by a hash of the object into `buckets`. A batch reads and writes only the buckets of the
     objects in it, so more buckets make small batches cheaper, and the table's files smaller.
@@ -57,7 +56,7 @@ class LatestStage(Stage):
         rank = sf.when(version.isNull(), unknown).otherwise(known)
 
         deleted = parse(self.deletes).column()
-        return rows.where(sf.col("kind") != "tombstone").select(
+        return rows.select(
             "object",
             "version",
             sf.when(~deleted, sf.col("payload")).alias("payload"),

@@ -12,7 +12,7 @@ from tidings.stages import Stage
 from tidings.stream_definition import MAX_SHARDS, StreamDefinition
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 
 class ReshardStage(Stage):
@@ -23,8 +23,6 @@ class ReshardStage(Stage):
     their shard and batch after batch, and the output's log keeps that order in whichever shard the object now has.
     Between objects that shared a shard, order is lost if they do no longer. With several inputs, an object that is in
     more than one has its order within each.
-
-    Tombstones are left out: they stand for positions in their own shard, which mean nothing in another.
     """
 
     shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)]
@@ -34,9 +32,3 @@ class ReshardStage(Stage):
         super().check(inputs, output)
         if output is not None and output.shards != self.shards:
             raise InvalidOption(f"stream {output.name!r} has {output.shards} shards, not {self.shards}")
-
-    def prepare(self, rows: DataFrame) -> DataFrame:
-        """The rows as they are; the output's log places them."""
-        from pyspark.sql import functions as sf
-
-        return rows.where(sf.col("kind") != "tombstone")

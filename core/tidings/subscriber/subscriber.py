@@ -225,8 +225,9 @@ class Subscriber:
             self._ask_who_holds(stream, message, reply)
         elif message["t"] == "batch":
             start = 0
-            for shard, epoch, turn, count, seq, index in message["parts"]:
-                part = {**message, "shard": shard, "epoch": epoch, "turn": turn, "position": [seq, index]}
+            for shard, epoch, turn, count, seq, index, after in message["parts"]:
+                place = {"shard": shard, "epoch": epoch, "turn": turn, "position": [seq, index], "after": after}
+                part = {**message, **place}
                 if rows is None or not 0 < count <= rows.num_rows - start:
                     raise ValueError("a batch whose parts do not fit its rows")
                 self._enqueue(stream, part, rows.slice(start, count), reply)

@@ -15,7 +15,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidings.datamarkers import Datamarker
 from tidings.flows import Flow
@@ -23,7 +25,7 @@ from tidings.handlers import HandlerCaller
 from tidings.positions import Position
 from tidings.subscriber.load import LoadMeter
 from tidings.subscriber.server import Reply
-from tidings.updates import to_updates
+from tidings.updates import TOMBSTONE, to_updates
 from tidings.wire.protocol import NO_ERA, Era, Message, flow_message
 
 WORKER_SLICE_S = 0.05  # that a flow may keep a worker while other flows wait
@@ -46,6 +48,8 @@ class HeldFlow:
     running: bool = False
     open: bool = False
     parked: bool = False
+    at: int | None = None
+    """The seq up to which nothing was left out, if that is known."""
     connected: bool = False
     """Whether the exchange on which the flow was opened is still there."""
 
@@ -120,8 +124,12 @@ class Workers:
         if kind == "batch":
             assert rows is not None
             assert position is not None
+            if gap := _gap(rows, held.at, message["after"], position.seq):
+                self.drop(held, f"the publisher left something out: {gap}")
+                return
             if not self._deliver(held, era, rows):
                 return
+            held.at = None if message["after"] is None else position.seq
             # On the exchange on which it came: a large step has exchanges of its own.
             reply(flow_message("done", flow, era, position=message["position"]))
         elif kind == "token":
@@ -129,9 +137,11 @@ class Workers:
             if self._call(held, era, "on_token", flow, Datamarker.now(position, era.epoch)):
                 held.reply(flow_message("ack", flow, era, position=message["position"]))
         elif kind == "open":
+            held.at = None
             self._call(held, era, "on_shard_notice", flow)
         elif kind == "loss":
             first, last = Position(*message["first"]), Position(*message["last"])
+            held.at = None
             self._call(held, era, "on_data_loss", flow, first, last)
         elif kind == "skipped":
             self._call(held, era, "on_skipped", flow, message["count"])
@@ -142,7 +152,22 @@ class Workers:
 
     def _deliver(self, held: HeldFlow, era: Era, rows: pa.RecordBatch) -> bool:
         """Hand rows to the handler, whole if it takes batches; False once it has failed at one of them too often."""
-        if self._caller.takes_batches:
+        tombstones = pc.equal(rows["kind"], TOMBSTONE)
+        places = np.flatnonzero(tombstones.to_numpy(zero_copy_only=False))
+        if not self._caller.takes_tombstones:
+            return self._deliver_updates(held, era, rows.filter(pc.invert(tombstones)) if len(places) else rows)
+        start = 0
+        for place in places.tolist():
+            if not self._deliver_updates(held, era, rows.slice(start, place - start)):
+                return False
+            last, count = rows["seq"][place].as_py(), rows["range"][place].as_py()
+            if not self._call(held, era, "on_tombstone", held.flow, Position(last - count + 1), Position(last), count):
+                return False
+            start = place + 1
+        return self._deliver_updates(held, era, rows.slice(start))
+
+    def _deliver_updates(self, held: HeldFlow, era: Era, rows: pa.RecordBatch) -> bool:
+        if rows.num_rows and self._caller.takes_batches:
             named = {"stream": held.flow.stream, "shard": str(held.flow.shard), "epoch": str(era.epoch)}
             return self._call(held, era, "on_batch", rows.replace_schema_metadata(named))
         return all(self._call(held, era, "on_update", update) for update in to_updates(rows))
@@ -191,6 +216,25 @@ class Workers:
                 return  # opened again meanwhile: nobody waits for answers of that era
             reply = held.reply
         reply(flow_message("refused", held.flow, era, reason=reason))
+
+
+def _gap(rows: pa.RecordBatch, at: int | None, after: int | None, upto: int) -> str | None:
+    """What is missing between these rows, which are said to be all from one position to another.
+
+    A tombstone stands for each update of its run, and only the first may begin before the rows do.
+    """
+    if after is None:
+        return None
+    seqs = rows["seq"].to_numpy()
+    before = seqs - rows["range"].to_numpy()
+    expected = np.append(after, seqs[:-1])
+    before[0] = max(before[0], after)
+    broken = np.flatnonzero(before != expected)
+    if at is not None and at != after:
+        return f"it goes on after {after}, and {at} was the last"
+    if len(broken):
+        return f"{before[broken[0]] + 1} comes after {expected[broken[0]]}"
+    return f"it ends at {seqs[-1]}, not {upto}" if seqs[-1] != upto else None
 
 
 class _Stale(Exception):

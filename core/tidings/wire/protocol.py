@@ -8,7 +8,8 @@ not of the flow's newest epoch and turn, and a publisher leaves answers to an ea
 | from the publisher | |
 | --- | --- |
 | `open` | the flow begins, after this position; answered by `opened` or `refused` |
-| `batch` | rows, of several shards one after the other; `parts` says which, how many, and up to which position |
+| `batch` | rows, of several shards one after the other; `parts` says which, how many, up to which position, and after \
+which seq, if nothing is left out; a tombstone stands for the run of updates that ends with it |
 | `token` | answered by `ack` once all before it is processed |
 | `loss` | the log does not hold these positions any more |
 | `skipped` | so many updates were too old for a realtime application |

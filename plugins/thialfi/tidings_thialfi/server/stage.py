@@ -86,7 +86,7 @@ class Thialfi(Stage):
         from pyspark.sql import functions as sf
 
         rows = rows.withColumn("is_op", sf.col("stream") == sf.lit(stream_schema.operations_of(self.service)))
-        rows = rows.where("kind != 'tombstone' and (not is_op or try_cast(object as bigint) is not null)")
+        rows = rows.where("not is_op or try_cast(object as bigint) is not null")
         return rows.selectExpr(*COLUMNS)
 
     def apply(self, batch: DataFrame, state: State) -> pa.Table:
