@@ -100,6 +100,20 @@ def _check_size(terms: Terms) -> None:
         )
 
 
+def text_of(terms: Terms, spell: Callable[[Condition], str]) -> str:
+    """The text of an OR of ANDs; `terms_of` reads it again.
+
+    >>> text_of(parse("a exists or b exists and c exists").any_of, str)
+    'a exists or (b exists and c exists)'
+    """
+    if terms in ((), ((),)):
+        return "everything" if terms else "nothing"
+    texts = [" and ".join(map(spell, term)) for term in terms]
+    if len(texts) > 1:
+        texts = [f"({text})" if len(term) > 1 else text for term, text in zip(terms, texts, strict=True)]
+    return " or ".join(texts)
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """An OR of ANDs of conditions. `&`, `|` and `~` combine filters; `parse` reads their text.
@@ -122,12 +136,7 @@ class Filter:
             raise InvalidFilter(f"the filter's text has {length:,} characters; the limit is {MAX_CHARACTERS:,}")
 
     def __str__(self) -> str:
-        if self.any_of in ((), ((),)):
-            return "everything" if self.any_of else "nothing"
-        terms = [" and ".join(map(str, term)) for term in self.any_of]
-        if len(terms) > 1:
-            terms = [f"({text})" if len(term) > 1 else text for term, text in zip(self.any_of, terms, strict=True)]
-        return " or ".join(terms)
+        return text_of(self.any_of, str)
 
     def __and__(self, other: Condition | Filter) -> Filter:
         return Filter(_every([self.any_of, as_filter(other).any_of]))
