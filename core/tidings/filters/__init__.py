@@ -17,7 +17,8 @@ does not, so it holds where the key does not exist. A condition is true or false
   (`-?[0-9]{1,18}(\\.[0-9]{1,18})?`), and compares it exactly; any other text is in no interval: ` 7`, `+7`, `7e0`,
   `NaN`.
 - `shard seq index version range` are whole numbers, and `time` is a point in time, written in ISO 8601 with a zone.
-- Both ends of an interval belong to it; one of them may be left out.
+- Both ends of an interval belong to it; one of them may be left out. `<`, `<=`, `>` and `>=` are intervals, too: what
+  is below 5 is what is up to the last value before 5.
 - A regular expression must match the whole value. Which ones are allowed is in `docs/filters.md`.
 
 A row has each attribute once: Python's dict and Spark's maps see to that. Should a foreign writer put one there twice,
@@ -27,7 +28,7 @@ the first counts, in Spark as in Arrow.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ from tidings.filters.conditions import (
     basic_of,
 )
 from tidings.filters.text import MAX_CHARACTERS, Clause, Group, error_at, read
-from tidings.filters.values import COLUMNS, normal_bound, normal_key, normal_value
+from tidings.filters.values import COLUMNS, beside, normal_bound, normal_key, normal_value
 from tidings.filters.warnings import warnings_of
 
 if TYPE_CHECKING:
@@ -99,6 +100,20 @@ def _check_size(terms: Terms) -> None:
         )
 
 
+def text_of(terms: Terms, spell: Callable[[Condition], str]) -> str:
+    """The text of an OR of ANDs; `terms_of` reads it again.
+
+    >>> text_of(parse("a exists or b exists and c exists").any_of, str)
+    'a exists or (b exists and c exists)'
+    """
+    if terms in ((), ((),)):
+        return "everything" if terms else "nothing"
+    texts = [" and ".join(map(spell, term)) for term in terms]
+    if len(texts) > 1:
+        texts = [f"({text})" if len(term) > 1 else text for term, text in zip(terms, texts, strict=True)]
+    return " or ".join(texts)
+
+
 @dataclass(frozen=True, slots=True)
 class Filter:
     """An OR of ANDs of conditions. `&`, `|` and `~` combine filters; `parse` reads their text.
@@ -121,12 +136,7 @@ class Filter:
             raise InvalidFilter(f"the filter's text has {length:,} characters; the limit is {MAX_CHARACTERS:,}")
 
     def __str__(self) -> str:
-        if self.any_of in ((), ((),)):
-            return "everything" if self.any_of else "nothing"
-        terms = [" and ".join(map(str, term)) for term in self.any_of]
-        if len(terms) > 1:
-            terms = [f"({text})" if len(term) > 1 else text for term, text in zip(self.any_of, terms, strict=True)]
-        return " or ".join(terms)
+        return text_of(self.any_of, str)
 
     def __and__(self, other: Condition | Filter) -> Filter:
         return Filter(_every([self.any_of, as_filter(other).any_of]))
@@ -196,31 +206,47 @@ def as_filter(wanted: Filter | Condition | str | None) -> Filter:
     raise InvalidFilter(f"{wanted!r} is no filter: give a text, or conditions such as Equals('topic', 'aq')")
 
 
+ClauseReader = Callable[[Clause, str], Basic]
+"""Makes a condition of a clause of a text; its errors point into the text."""
+
+
 def parse(text: str) -> Filter:
     """The filter of a text. `and` binds tighter than `or`; what is nested is multiplied out.
 
     >>> str(parse("a = 1 and (b = 2 or not (c = 3 or d exists))"))
     '(a = 1 and b = 2) or (a = 1 and c != 3 and d not exists)'
+    >>> str(parse("seq < 5 or version >= 7"))
+    'seq in ..4 or version in 7..'
     >>> parse("shard = abc")
     Traceback (most recent call last):
     tidings.errors.InvalidFilter: column 9: shard is a whole number, and 'abc' is none
       shard = abc
               ^
     """
+    return Filter(terms_of(text, condition_of))
+
+
+def terms_of(text: str, condition: ClauseReader) -> Terms:
+    """The OR of ANDs of a text, for a language that has this grammar and more keys than a filter has.
+
+    >>> terms_of("a exists", condition_of) == parse("a exists").any_of
+    True
+    """
     if not isinstance(text, str):
         raise InvalidFilter(f"{text!r} is no text of a filter")
-    return Filter(_terms(read(text), text))
+    return _terms(read(text), text, condition)
 
 
-def _terms(tree: Group | Clause, text: str) -> Terms:
+def _terms(tree: Group | Clause, text: str, condition: ClauseReader) -> Terms:
     if isinstance(tree, Clause):
-        basic = _condition(tree, text)
+        basic = condition(tree, text)
         return ((Not(basic) if tree.negated else basic,),)
-    parts = [_terms(part, text) for part in tree.parts]
+    parts = [_terms(part, text, condition) for part in tree.parts]
     return _every(parts) if tree.every else _distinct(itertools.chain.from_iterable(parts))
 
 
-def _condition(clause: Clause, text: str) -> Basic:
+def condition_of(clause: Clause, text: str) -> Basic:
+    """The condition that a clause of a filter's text says."""
     at = clause.key
     try:
         key = normal_key(at.text)
@@ -231,7 +257,7 @@ def _condition(clause: Clause, text: str) -> Basic:
             at = operand or at
             if clause.operator in ("=", "in"):
                 normal_value(key, at.text)
-            elif clause.operator == "..":
+            elif clause.operator not in ("exists", "matches"):
                 normal_bound(key, operand.text if operand else None)
         at = clause.operands[0] or at if clause.operands else at
         match clause.operator:
@@ -243,6 +269,10 @@ def _condition(clause: Clause, text: str) -> Basic:
                 return In(key, texts)
             case "..":
                 return Between(key, *given)
+            case "<=" | "<":
+                return Between(key, high=texts[0] if clause.operator == "<=" else beside(key, texts[0], -1))
+            case ">=" | ">":
+                return Between(key, low=texts[0] if clause.operator == ">=" else beside(key, texts[0], 1))
             case "matches":
                 return Matches(key, texts[0])
     except InvalidFilter as error:

@@ -30,12 +30,12 @@ from tidings.updates import SCHEMA
 def mask(terms: Terms, rows: pa.Table | pa.RecordBatch) -> pa.BooleanArray:
     """The OR of ANDs as a mask; `Filter.mask` says more."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
-    values = {key: _column(table, key) for key in {basic_of(one).key for term in terms for one in term}}
+    found = {key: values(table, key) for key in {basic_of(one).key for term in terms for one in term}}
 
     def one(condition: Condition) -> pa.ChunkedArray:
         basic = basic_of(condition)
-        found = pc.fill_null(holds(basic, values[basic.key]), False)
-        return pc.invert(found) if isinstance(condition, Not) else found
+        held = pc.fill_null(holds(basic, found[basic.key]), False)
+        return pc.invert(held) if isinstance(condition, Not) else held
 
     masks = [functools.reduce(pc.and_, map(one, term)) for term in terms if term]
     if not masks:
@@ -66,7 +66,8 @@ def holds(condition: Basic, values: pa.ChunkedArray) -> pa.ChunkedArray:
     raise NotImplementedError(type(condition))
 
 
-def _column(table: pa.Table, key: str) -> pa.ChunkedArray:
+def values(table: pa.Table, key: str) -> pa.ChunkedArray:
+    """The values of a filter's key in each row: of a column, or of an attribute. Null is what does not exist."""
     if key in COLUMNS:
         return table.column(key)
     maps = table.column("attributes")

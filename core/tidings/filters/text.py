@@ -7,7 +7,8 @@ A filter is written as in `topic = aq or (assoc = a1 and shard in 1..5000)`:
     filter    = all ("or" all)*
     all       = part ("and" part)*
     part      = "not" part | "(" filter ")" | "everything" | "nothing" | key condition
-    condition = ["not"] "exists" | ("=" | "!=") text | ["not"] "in" set | ["not"] "matches" text
+    condition = ["not"] "exists" | ["not"] "in" set | ["not"] "matches" text
+              | ("=" | "!=" | "<" | "<=" | ">" | ">=") text
     set       = "(" text ("," text)* ")" | [text] ".." [text]
     key, text = bare word | "quoted" | 'quoted'
 
@@ -37,8 +38,10 @@ _BARE = r"(?:[\w\-/:@+]|\.(?!\.))+"
 _BARE_WORD = re.compile(_BARE)
 _QUOTED = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'"""
 _LEXEME = re.compile(
-    rf"\s*(?:(?P<quoted>{_QUOTED})|(?P<symbol>\.\.|!=|[=(),])|(?P<word>{_BARE})|(?P<end>\Z)|(?P<bad>.))", re.DOTALL
+    rf"\s*(?:(?P<quoted>{_QUOTED})|(?P<symbol>\.\.|[!<>]=|[=<>(),])|(?P<word>{_BARE})|(?P<end>\Z)|(?P<bad>.))",
+    re.DOTALL,
 )
+_COMPARISONS: tuple[Literal["<", "<=", ">", ">="], ...] = ("<", "<=", ">", ">=")
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 _SHOWN_CHARACTERS = 100  # of a long line, this much around the error
 _NAMED_CHARACTERS = 40  # and this much of a long word
@@ -72,7 +75,7 @@ class Clause:
     """One condition as it was written. The operands of `..` may be missing."""
 
     key: Lexeme
-    operator: Literal["exists", "=", "in", "..", "matches"]
+    operator: Literal["exists", "=", "<", "<=", ">", ">=", "in", "..", "matches"]
     operands: tuple[Lexeme | None, ...]
     negated: bool
 
@@ -92,7 +95,7 @@ def read(text: str) -> Group | Clause:
     'topic'
     >>> read("mcd_key xists")
     Traceback (most recent call last):
-    tidings.errors.InvalidFilter: column 9: expected 'exists', '=', '!=', 'in' or 'matches', not 'xists'
+    tidings.errors.InvalidFilter: column 9: expected 'exists', 'in', 'matches' or a comparison such as '=', not 'xists'
       mcd_key xists
               ^
     """
@@ -187,7 +190,11 @@ class _FilterReader:
         if self.symbol("=") or self.symbol("!="):
             unequal = self.take().text == "!="
             return Clause(key, "=", (self.value("a value"),), negated is not unequal)
-        word, expected = self.next.keyword, "'exists', '=', '!=', 'in' or 'matches'"
+        for comparison in _COMPARISONS:
+            if self.symbol(comparison):
+                self.take()
+                return Clause(key, comparison, (self.value("a value"),), negated)
+        word, expected = self.next.keyword, "'exists', 'in', 'matches' or a comparison such as '='"
         if word == "not":
             self.take()
             negated, word, expected = not negated, self.next.keyword, "'exists', 'in' or 'matches' after 'not'"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Literal
 
 import pyarrow as pa
@@ -35,6 +35,9 @@ NUMBER = re.compile(r"-?[0-9]{1,18}(?:\.[0-9]{1,18})?")
 
 PRECISION, SCALE = 36, 18
 """All that `NUMBER` lets through fits into such a decimal, without rounding."""
+
+_SMALLEST = Decimal(1).scaleb(-SCALE)  # between a number that `NUMBER` lets through and the next one
+_EXACT = Context(prec=PRECISION + 1)
 
 _WHOLE = re.compile(r"-?[0-9]{1,19}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)", re.ASCII)
@@ -92,6 +95,32 @@ def normal_bound(key: str, value: object) -> Bound | None:
             f"{value!r} is no end of an interval: write a number of up to 18 digits, and up to 18 after the point"
         )
     return Decimal(text)
+
+
+def beside(key: str, value: object, step: Literal[-1, 1]) -> Bound:
+    """The last bound before a value of the key, or the next one after it.
+
+    >>> beside("seq", 5, -1), beside("price", "5", -1)
+    (4, Decimal('4.999999999999999999'))
+    """
+    bound = normal_bound(key, value)
+    try:
+        match bound:
+            case dt.datetime():
+                return bound + step * dt.timedelta(microseconds=1)
+            case Decimal():
+                return _checked_decimal(key, _EXACT.add(bound, step * _SMALLEST))
+            case int():
+                return _whole(key, bound + step)
+    except (InvalidFilter, OverflowError):
+        pass  # there is none
+    raise InvalidFilter(f"{key} is never {'below' if step < 0 else 'above'} {spelled(value)}")
+
+
+def _checked_decimal(key: str, value: Decimal) -> Decimal:
+    found = normal_bound(key, value)
+    assert isinstance(found, Decimal)
+    return found
 
 
 def _whole(key: str, value: object) -> int:

@@ -86,7 +86,8 @@ def test_a_filter_that_does_not_parse_is_shown_with_a_caret(run: Run) -> None:
     made = run("applications", "create", "cache", "--stream", "contacts", "--filter", "mcd_key xists")
     assert made.code == 2
     message = (
-        "Error: Invalid value for '--filter': column 9: expected 'exists', '=', '!=', 'in' or 'matches', not 'xists'"
+        "Error: Invalid value for '--filter': column 9: "
+        "expected 'exists', 'in', 'matches' or a comparison such as '=', not 'xists'"
     )
     assert made.err.splitlines()[-3:] == [message, "  mcd_key xists", "          ^"]
     assert run("applications", "list", "--json").json == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import operator
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tests.support.filter_cases import (
+    NOON,
     ODD_NUMBERS,
     Row,
     filters,
@@ -22,6 +24,7 @@ from tests.support.filter_cases import (
     rows,
     table,
     update,
+    value_of,
     with_spark,
 )
 from tidings.errors import InvalidFilter
@@ -71,6 +74,28 @@ def test_every_odd_number_is_the_same_in_spark_and_in_arrow(spark: SparkSession)
 
 def ordered(low: str | None, high: str | None) -> bool:
     return (low or high) is not None and (low is None or high is None or Decimal(low) <= Decimal(high))
+
+
+COMPARED = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def test_a_comparison_holds_for_what_lies_on_its_side_in_spark_and_in_arrow(spark: SparkSession) -> None:
+    micro, tiny = dt.timedelta(microseconds=1), Decimal("0.000000000000000001")
+    numbers = [-(2**63), -1, 0, 4, 5, 6, 2**63 - 1]
+    times = [NOON - micro, NOON, NOON + micro, dt.datetime(1500, 1, 1, tzinfo=dt.UTC)]
+    decimals = [Decimal(5) - tiny, Decimal(5), Decimal(5) + tiny, Decimal("-4.5"), Decimal("-4.5") - tiny]
+    rows = [update(seq=n, version=n) for n in numbers] + [update(time=time) for time in times]
+    rows += [update(attributes={"n": f"{n:f}"}) for n in decimals] + [update(attributes={"n": "5x"}), update()]
+    cases: list[tuple[str, str, Any]] = [(key, str(n), n) for key in ("seq", "version") for n in numbers[1:-1]]
+    cases += [("time", time.isoformat(), time) for time in times]
+    cases += [("n", f"{n:f}", n) for n in decimals]
+    for sign, compare in COMPARED.items():
+        wanted = [parse(f"{key} {sign} {text}") for key, text, _ in cases]
+        for (key, _, bound), one, found in zip(cases, wanted, in_spark(spark, wanted, table(rows)), strict=True):
+            values = [value_of(row, key) for row in rows]
+            values = [Decimal(v) if v and v != "5x" else None for v in values] if key == "n" else values
+            meant = [value is not None and compare(value, bound) for value in values]
+            assert found == in_arrow(one, table(rows)) == meant, (key, sign, bound)
 
 
 def test_what_does_not_exist_equals_nothing_and_its_negation_holds() -> None:

@@ -54,6 +54,17 @@ from tidings.filters.text import MAX_CHARACTERS, MAX_DEPTH
         ("n in ..-3 or m = 1", Between("n", high=-3) | Equals("m", "1")),
         ("n in 5.. and m exists", Between("n", 5) & Exists("m")),
         ("n not in 1 .. 2", Not(Between("n", 1, 2))),
+        ("seq < 5", Between("seq", high=4)),
+        ("seq<=5", Between("seq", high=5)),
+        ("version > -1 and shard >= 3", Between("version", 0) & Between("shard", 3)),
+        ("not seq < 5", Not(Between("seq", high=4))),
+        ("n < 5", Between("n", high="4.999999999999999999")),
+        ("n > -0.5", Between("n", "-0.499999999999999999")),
+        (f"n > {'9' * 18}", Between("n", f"{'9' * 18}.{'0' * 17}1")),
+        ("n >= 0.50 or object <= 7", Between("n", Decimal("0.5")) | Between("object", high=7)),
+        ("time < 2031-05-07T12:30:00Z", Between("time", high=NOON - dt.timedelta(microseconds=1))),
+        ("time > 2031-05-07T13:30:00+01:00", Between("time", NOON + dt.timedelta(microseconds=1))),
+        ("time >= 2031-05-07T12:30:00Z", Between("time", NOON)),
         ("attributes.shard = x", Equals("attributes.shard", "x")),
         ("attributes.topic = x", Equals("topic", "x")),
         ('attributes."odd key" = x', Equals("odd key", "x")),
@@ -78,8 +89,8 @@ def test_the_text_of_a_filter_is_the_filter(wanted: Filter) -> None:
 
 pieces = st.sampled_from(
     [
-        "(", ")", "=", ",", "'", '"', "..", "!=", "a", "shard", "1", "and", "or", "not", "in", "exists", "matches",
-        "everything",
+        "(", ")", "=", ",", "'", '"', "..", "!=", "<", ">=", "a", "shard", "1", "and", "or", "not", "in", "exists",
+        "matches", "everything",
     ]
 )  # fmt: skip
 
@@ -140,7 +151,7 @@ def test_an_or_of_ands_holds_where_the_nested_text_does(tree: tuple[str, Any], f
 @pytest.mark.parametrize(
     ("text", "column", "problem"),
     [
-        ("mcd_key xists", 9, "expected 'exists', '=', '!=', 'in' or 'matches', not 'xists'"),
+        ("mcd_key xists", 9, "expected 'exists', 'in', 'matches' or a comparison such as '=', not 'xists'"),
         ("", 1, "empty"),
         ("a", 2, "expected 'exists'"),
         ("a = ", 5, "expected a value, not the end"),
@@ -151,7 +162,16 @@ def test_an_or_of_ands_holds_where_the_nested_text_does(tree: tuple[str, Any], f
         ("a = 'x", 5, "never closed"),
         ("a = and", 5, "keyword 'and'"),
         ("a = x*", 6, "'*' can only stand between quotes"),
-        ("a < 5", 3, "'<' can only stand between quotes"),
+        ("a < ", 5, "expected a value, not the end"),
+        ("a =< 5", 4, "expected a value, not '<'"),
+        ("a > x", 5, "'x' is no end of an interval"),
+        ("a not < 5", 7, "after 'not'"),
+        ("shard >= 1.5", 10, "shard is a whole number, and '1.5' is none"),
+        ("seq > 9223372036854775807", 7, "seq is never above 9223372036854775807"),
+        ("seq < -9223372036854775808", 7, "seq is never below -9223372036854775808"),
+        ("time <= yesterday", 9, "2031-05-07T12:30:00Z"),
+        ("time < 0001-01-01T00:00:00Z", 8, "time is never below 0001-01-01T00:00:00Z"),
+        (f"n > {'9' * 18}.{'9' * 18}", 5, "n is never above"),
         ("a == 5", 4, "expected a value, not '='"),
         ("a in 5", 6, "an interval such as 1..5000"),
         ("a in ()", 7, "expected a value"),
