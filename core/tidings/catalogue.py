@@ -11,6 +11,7 @@ from typing import Any
 from kazoo.exceptions import NoNodeError
 
 from tidings.applications import Application, start_problems
+from tidings.collection import check_collection
 from tidings.coordination.membership import sweep
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.errors import (
@@ -59,11 +60,13 @@ class Catalogue:
         options: Mapping[str, Any] | None = None,
         caravans: Mapping[str, Any] | None = None,
         replicas: Mapping[str, str] | None = None,
+        collect: Mapping[str, Any] | None = None,
     ) -> Stream:
         """Make a stream, or return the one that is there if it has this very definition.
 
         `options` are its log's; `replicas` names other logs with the same updates at the same positions; `caravans` is
-        how the log is read: `policy`, `caravans`, `rate`, `total_rate`.
+        how the log is read: `policy`, `caravans`, `rate`, `total_rate`; `collect` has the policies by which updates
+        are collected.
         """
         definition = StreamDefinition(
             name,
@@ -74,7 +77,9 @@ class Catalogue:
             dict(options or {}),
             dict(caravans or {}),
             dict(replicas or {}),
+            dict(collect or {}),
         )
+        check_collection(definition)
         made = self.coordination.create(definition.to_json(), "streams", name)
         known = definition if made else self.stream(name).definition
         if known != definition:

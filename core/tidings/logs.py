@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.errors import LogRestored, LogUnavailable, PluginBroken, PluginMissing, PositionsLost, TidingsError
+from tidings.filters import Filter
 from tidings.plugins import load
 from tidings.positions import Bounds, Position, Positions
 from tidings.stream_definition import StreamDefinition, split_address
@@ -206,6 +207,9 @@ class CollectableLog(WritableLog, Protocol):
         It is for the caller to know that a later update of the shard says all that matters of each. Positions that are
         not held, or were collected before, do no harm.
         """
+
+    def find(self, wanted: Filter) -> Iterator[pa.Table]:
+        """The updates that the filter wants, without their payloads; what cannot hold one is not read."""
 
     def last_transaction(self, app: str) -> int:
         """The number of this application's last transaction, or -1."""

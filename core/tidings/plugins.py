@@ -6,6 +6,7 @@
 | `tidings.stages` | a stage of a pipeline, by its name in `tidings.yml` |
 | `tidings.balancers` | a way to share an application's flows among its subscribers, by its name |
 | `tidings.allocation` | a policy that says which flows share a reader of the log |
+| `tidings.collection` | what decides which updates are obsolete: `tombstones` is asked |
 | `tidings.collection_policies` | a policy that says which updates of a stream are obsolete |
 | `tidings.commands` | a function that adds commands to the command line; it is given the `typer.Typer` |
 
@@ -26,6 +27,7 @@ GROUPS = {
     "tidings.stages": "stage",
     "tidings.balancers": "balancer",
     "tidings.allocation": "allocation policy",
+    "tidings.collection": "collection",
     "tidings.collection_policies": "collection policy",
     "tidings.commands": "command",
 }

@@ -27,10 +27,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from tidings.collection import gc_events
 from tidings.errors import BufferFull, InvalidOption, ProducerClosed
 from tidings.logs import WritableLog
 from tidings.positions import Position, Positions
 from tidings.producer_items import ROW_OVERHEAD_BYTES, Item, Many, Single, as_table, joined
+from tidings.stream_definition import StreamDefinition
 from tidings.updates import (
     MAX_DELIVERABLE_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -83,11 +85,12 @@ class Producer:
     Updates of one object that are published one after the other are in that order in the log.
     """
 
-    def __init__(self, log: WritableLog, **options: Any) -> None:
+    def __init__(self, log: WritableLog, stream: StreamDefinition | None = None, **options: Any) -> None:
         try:
             self.options = ProducerOptions(**options)
         except TypeError as error:
             raise InvalidOption(f"a producer does not know that option: {error}") from None
+        self._stream = stream
         self._log = log
         self._waiting: deque[Item] = deque()
         self._buffered = 0
@@ -130,6 +133,13 @@ class Producer:
             self._put(item, timeout)
         return joined([item.future for item in items])
 
+    def collect(self, predicate: str, *, timeout: float | None = None) -> Future[Positions]:
+        """Publish gc events, one into each shard: what lies before them and matches the predicate may be collected.
+
+        The stream takes them if `events` is among its policies. What the predicate may say is in docs/collection.md.
+        """
+        return self.publish_many(self._gc_events(predicate), timeout=timeout)
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all that was published before is durable or has failed; what is published meanwhile may wait."""
         self._flush(self._accepted_rows, timeout)
@@ -171,6 +181,11 @@ class Producer:
         if isinstance(updates, pa.Table | pa.RecordBatch):
             return timed(checked(updates, max_payload_bytes=limit))
         return timed(from_rows(updates, max_payload_bytes=limit))
+
+    def _gc_events(self, predicate: str) -> pa.Table:
+        if self._stream is None:
+            raise InvalidOption("this producer knows its log only, and not how the stream is collected")
+        return gc_events(self._stream, self._log, predicate)
 
     def _portions(self, table: pa.Table) -> list[pa.Table]:
         most_bytes = min(self.options.max_bytes, self.options.buffer_bytes // 2)
@@ -336,8 +351,8 @@ class AsyncProducer:
     All calls share the producer's one thread; a call that waits for room suspends its task only.
     """
 
-    def __init__(self, log: WritableLog, **options: Any) -> None:
-        self._producer = Producer(log, **options)
+    def __init__(self, log: WritableLog, stream: StreamDefinition | None = None, **options: Any) -> None:
+        self._producer = Producer(log, stream, **options)
 
     async def publish(
         self,
@@ -359,6 +374,10 @@ class AsyncProducer:
         for item in items:
             await self._accepted(item)
         return await asyncio.wrap_future(joined([item.future for item in items]))
+
+    async def collect(self, predicate: str) -> Positions:
+        """Publish gc events, one into each shard, and wait until they are durable."""
+        return await self.publish_many(await asyncio.to_thread(self._producer._gc_events, predicate))
 
     async def close(self) -> None:
         """Make durable what was published, then end."""

@@ -35,6 +35,8 @@ class StreamDefinition:
     """The policy and the limits of its caravans, as long as no operator says otherwise."""
     replicas: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Other logs that have the same updates at the same positions, by name; those named first are preferred."""
+    collect: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    """The policies by which updates are collected, with their options, by name."""
 
     def __post_init__(self) -> None:
         check_name("a stream", self.name)

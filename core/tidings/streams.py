@@ -41,8 +41,8 @@ class Stream:
 
     def producer(self, **options: Any) -> Producer:
         """A producer, to be used as a context manager; the options are those of `Producer`."""
-        return Producer(self.writable_log, **options)
+        return Producer(self.writable_log, self.definition, **options)
 
     def async_producer(self, **options: Any) -> AsyncProducer:
         """A producer for asyncio, to be used as an asynchronous context manager."""
-        return AsyncProducer(self.writable_log, **options)
+        return AsyncProducer(self.writable_log, self.definition, **options)

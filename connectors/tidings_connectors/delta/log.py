@@ -28,11 +28,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidings.errors import InvalidOption, InvalidPosition, LogMismatch, LogUnavailable
+from tidings.filters import Equals, Filter, Not
 from tidings.logs import UNKNOWN_ENDS, Appended, Slice, TailReader, Transaction, check_held, resolve_path
 from tidings.positions import Bounds, Position, Positions
 from tidings.storage.delta_commits import milliseconds
 from tidings.tombstones import Tombstones
-from tidings.updates import SCHEMA, portions, row_sizes, shards_of
+from tidings.updates import SCHEMA, TOMBSTONE, portions, row_sizes, shards_of
+from tidings_connectors.delta.find import find
 from tidings_connectors.delta.maintenance import Maintenance, plan_retention, plan_truncation
 from tidings_connectors.delta.segments import (
     Offsets,
@@ -40,6 +42,7 @@ from tidings_connectors.delta.segments import (
     SegmentSnapshot,
     Selection,
     Span,
+    read_overlays,
     stamp,
     write_overlay,
     write_segment,
@@ -216,6 +219,15 @@ class DeltaLog:
                 for draft in drafts:
                     draft.path.unlink(missing_ok=True)
                 raise
+            self.maintenance.after_collection()
+
+    def find(self, wanted: Filter) -> Iterator[pa.Table]:
+        with self._translating_errors():
+            snapshot = self._table.refresh()
+            files = snapshot.holding(snapshot.floors, snapshot.heads)
+            over = read_overlays(files.overlays, snapshot.floors, snapshot.heads)
+            for rows in find(files.paths, wanted & Not(Equals("kind", TOMBSTONE))):
+                yield rows.filter(pa.array(~over.covers_rows(rows)))
 
     def last_transaction(self, app: str) -> int:
         with self._translating_errors():

@@ -124,6 +124,14 @@ class Maintenance:
             self._thread = threading.Thread(target=self._run, args=(version,), name="tidings-maintenance", daemon=True)
             self._thread.start()
 
+    def after_collection(self) -> None:
+        """Fold what is worth it, right here: the collector pays for it, and not those who append."""
+        with self._running:
+            try:
+                self.compact()
+            except Exception as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
+                logger.warning("maintenance of stream %r failed: %s", self._stream.name, error)
+
     def close(self) -> None:
         """Wait for what is under way."""
         if self._thread:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tidings.allocation_policies import policy as allocation_policy
 from tidings.applications import start_problems
+from tidings.collection import check_collection
 from tidings.config.spec import ApplicationSpec, Spec
 from tidings.config.yaml_lines import Key, Mistakes
 from tidings.errors import InvalidConfig, LogMismatch, TidingsError
@@ -83,6 +84,7 @@ def execute(action: Action, cluster: Cluster) -> None:
             options=new.options,
             caravans=new.caravans,
             replicas=new.replicas,
+            collect=new.collect,
         )
         return
     if action.kind == "stream" and (action.before or {}).get("options") != action.after.get("options"):
@@ -102,6 +104,7 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
     after = wanted.to_json()
     if policy := wanted.caravans.get("policy"):
         _found(lambda: allocation_policy(policy), (*key, "caravans", "policy"), mistakes)
+    _found(lambda: check_collection(wanted), (*key, "collect"), mistakes)
     if known is None:
         _check_new_log(wanted, there, (*key, "log"), mistakes)
         return Action("stream", wanted.name, "create", f"{wanted.shards} shards in {wanted.log}", None, after)
@@ -125,6 +128,7 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
             ("options", known.options, wanted.options),
             ("caravans", known.caravans, wanted.caravans),
             ("replicas", known.replicas, wanted.replicas),
+            ("collect", known.collect, wanted.collect),
         )
         if old != new
     ]

@@ -125,6 +125,7 @@ class StreamSpec(_Model):
     options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
     caravans: Annotated[CaravansSpec, BeforeValidator(_or_empty)] = CaravansSpec()
     replicas: Annotated[dict[str, Annotated[str, AfterValidator(_log)]], BeforeValidator(_or_empty)] = {}
+    collect: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
 
     def definition(self, name: str, folder: Path) -> StreamDefinition:
         """The stream as a cluster defines it; relative paths start at the folder."""
@@ -137,6 +138,7 @@ class StreamSpec(_Model):
             self.options,
             self.caravans.model_dump(exclude_none=True),
             {replica: resolve_log(log, folder) for replica, log in self.replicas.items()},
+            self.collect,
         )
 
 

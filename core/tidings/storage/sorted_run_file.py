@@ -126,13 +126,15 @@ def write_run(path: Path, layout: Layout, rows: Sequence[pa.Table], size: int) -
 
 
 def merge_runs(
-    path: Path, layout: Layout, runs: Sequence[RunFile], size: int, forget: Forget | None = None
+    path: Path, layout: Layout, runs: Sequence[RunFile], size: int, forget: Sequence[Forget] = ()
 ) -> tuple[int, Checksums]:
     """Write one run in the place of several, the oldest first; how many rows it has, and its checksums."""
 
     def kept(rows: pa.Table) -> pa.Table:
         rows = layout.newest(rows)
-        return rows if forget is None else rows.filter(pa.array(~forget(rows)))
+        for needless in forget:
+            rows = rows.filter(pa.array(~needless(rows)))
+        return rows
 
     parts = (pa.concat_tables([run.part(part) for run in runs]) for part in range(layout.parts))
     if size <= MAX_UNSPLIT_ROWS:

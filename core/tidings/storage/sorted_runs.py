@@ -197,8 +197,9 @@ class Runs(RunReader):
     `identity` and `key` tell rows apart; of those alike, the one with the largest `order` counts, and among equals the
     one that was appended last. These columns are 64-bit integers, never null.
 
-    `forget` says which of some rows are as good as none; they are left out when all runs are merged into one. Until
-    then they stand for what they replaced.
+    `superseded` says which of some rows others among them make needless; they are left out whenever runs are merged.
+    `forget` says which are as good as none; they are left out when all runs are merged into one. Until then they stand
+    for what they replaced.
 
     A second writer takes the folder over: whatever the first still appends is an error, `LogUnavailable`.
     """
@@ -212,11 +213,13 @@ class Runs(RunReader):
         order: str,
         identity: Sequence[str] = (),
         parts: int = 16,
+        superseded: Forget | None = None,
         forget: Forget | None = None,
         merging: bool = True,
     ) -> None:
         super().__init__(folder)
-        self._forget = forget
+        self._superseded = [superseded] if superseded else []
+        self._forget = [forget] if forget else []
         self.layout = Layout(schema, key, tuple(identity), order, parts)
         _check(self.layout)
         self._writer = uuid.uuid4().hex
@@ -265,7 +268,8 @@ class Runs(RunReader):
             old = manifest.runs[due:]
             size = sum(run.rows for run in old)
             name = _new_name()
-            merged = merge_runs(self.folder / name, self.layout, files[due:], size, None if due else self._forget)
+            needless = self._superseded + ([] if due else self._forget)
+            merged = merge_runs(self.folder / name, self.layout, files[due:], size, needless)
             with self._writing:
                 now = self._latest()
                 # Others may have been appended behind these meanwhile, and none before them.

@@ -58,9 +58,9 @@ class GcEvent:
 def gc_events(rows: pa.Table) -> list[GcEvent]:
     """The explicit gc events among these updates; `InvalidFilter` names one whose predicate cannot be read."""
     found = []
-    for row in _explicit_rows(rows):
+    for row in explicit_rows(rows):
         try:
-            found.append(_gc_event(row))
+            found.append(gc_event(row))
         except InvalidFilter as error:
             where = f"the gc event at position {row['seq']} of shard {row['shard']}"
             raise InvalidFilter(f"{where} cannot be read: {error}") from None
@@ -74,9 +74,9 @@ def check_covering(later: GcEvent, rows: pa.Table) -> None:
     """
     wide = later.predicate.at(later.time)
     among = rows.filter(pc.equal(rows["shard"], later.shard))
-    for row in _explicit_rows(among.filter(later.matching().mask(among))):
+    for row in explicit_rows(among.filter(later.matching().mask(among))):
         try:
-            earlier = _gc_event(row)
+            earlier = gc_event(row)
             narrow = earlier.predicate.at(earlier.time)
         except InvalidFilter:
             narrow = EVERYTHING
@@ -125,14 +125,16 @@ def _bounds_seq(condition: Condition) -> bool:
     return False
 
 
-def _explicit_rows(rows: pa.Table) -> list[dict[str, Any]]:
+def explicit_rows(rows: pa.Table) -> list[dict[str, Any]]:
+    """The explicit gc events among these updates: shard, seq, time, and the text of the predicate."""
     chosen = rows.filter(EXPLICIT.mask(rows))
     columns = {name: chosen[name] for name in ("shard", "seq", "time")} | {COLLECTS: values(chosen, COLLECTS)}
     found: list[dict[str, Any]] = pa.table(columns).to_pylist()
     return found
 
 
-def _gc_event(row: dict[str, Any]) -> GcEvent:
+def gc_event(row: dict[str, Any]) -> GcEvent:
+    """One of `explicit_rows`; `InvalidFilter` if its predicate cannot be read."""
     if row["time"] is None:
         raise InvalidFilter("it has no time")
     return GcEvent(row["shard"], row["seq"], row["time"], Predicate.parse(row[COLLECTS]))

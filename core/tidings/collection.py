@@ -1,0 +1,53 @@
+"""Collection, as far as the core knows of it: a plugin decides which updates of a stream are obsolete.
+
+It is found by the entry point `tombstones` of the group `tidings.collection`.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pyarrow as pa
+
+from tidings.errors import InvalidOption
+from tidings.logs import CollectableLog, Log
+from tidings.plugins import load
+from tidings.stream_definition import StreamDefinition
+
+
+class CollectionPlugin(Protocol):
+    """What the plugin does for the core."""
+
+    def check(self, stream: StreamDefinition) -> None:
+        """Raise `InvalidOption` if the policies of a stream cannot be."""
+
+    def gc_events(self, stream: StreamDefinition, log: CollectableLog, predicate: str) -> pa.Table:
+        """The rows to publish, one into each shard, so that all before them that the predicate matches is collected.
+
+        `InvalidFilter` or `InvalidOption` if the stream does not take it.
+        """
+
+
+def check_collection(stream: StreamDefinition) -> None:
+    """Raise `InvalidOption` if a stream cannot be collected as its definition says."""
+    if stream.collect:
+        _plugin().check(stream)
+
+
+def gc_events(stream: StreamDefinition, log: Log, predicate: str) -> pa.Table:
+    """The rows to publish so that all before them that the predicate matches is collected."""
+    return _plugin().gc_events(stream, collectable(stream, log), predicate)
+
+
+def collectable(stream: StreamDefinition, log: Log) -> CollectableLog:
+    """The log of a stream, as one whose updates can be collected."""
+    if not isinstance(log, CollectableLog):
+        raise InvalidOption(
+            f"the updates of stream {stream.name!r} are in {stream.log!r}, and cannot be collected there"
+        )
+    return log
+
+
+def _plugin() -> CollectionPlugin:
+    plugin: CollectionPlugin = load("tidings.collection", "tombstones")  # a module
+    return plugin

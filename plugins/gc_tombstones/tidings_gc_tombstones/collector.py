@@ -1,0 +1,331 @@
+"""The collector: finds the updates of a stream that are obsolete, and has the log put tombstones in their place.
+
+It goes through the log step by step. A step reads what is new, finds the earlier updates of the same keys by the index,
+asks the policies, and is one commit of the log; so its cost follows what is new, and not what is held. The index is
+written after the commit, and the commit names the step: if they do not belong together, because the log was restored or
+the index was lost, the collector begins again with the oldest update.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tidings.errors import InvalidFilter, InvalidOption
+from tidings.filters import Between, Equals, Filter, In
+from tidings.logs import CollectableLog, Transaction, ends
+from tidings.positions import Position, Positions
+from tidings.stream_definition import StreamDefinition
+from tidings.tombstones import NO_TOMBSTONES, Tombstones
+from tidings.updates import SCHEMA, TOMBSTONE
+from tidings_gc_tombstones.covering import GcEvent, check_covering, explicit_rows, gc_event
+from tidings_gc_tombstones.index import KeyIndex, Places
+from tidings_gc_tombstones.keys import DEFAULT_KEY, keys_of
+from tidings_gc_tombstones.policies import policies_of
+
+APPLICATION = "tidings.collection"
+STEP_ROWS = 1_000_000
+PREFIX_ROWS = 20_000  # that are read at a time, from where the oldest updates are that are not collected
+MAX_REFUSED = 100  # gc events that a report names
+
+Integers = npt.NDArray[np.int64]
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RefusedEvent:
+    """A gc event by which nothing was collected, and why."""
+
+    shard: int
+    seq: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What a step found: tombstones by policy, and what the index is to learn."""
+
+    upto: Integers
+    prefix: Integers
+    by_policy: Mapping[str, Tombstones] = field(default_factory=dict)
+    refused: tuple[RefusedEvent, ...] = ()
+    read_rows: int = 0
+    places: Places | None = None
+    marks: Places | None = None
+
+    @property
+    def gone(self) -> Tombstones:
+        """What any policy says."""
+        found = NO_TOMBSTONES
+        for one in self.by_policy.values():
+            found |= one
+        return found
+
+
+class Collector:
+    """Collects one stream. A context manager; one at a time: a second one takes over from the first.
+
+    `passed` tells what all flows have passed, for a stream whose policies protect them.
+    """
+
+    def __init__(
+        self,
+        stream: StreamDefinition,
+        log: CollectableLog,
+        passed: Callable[[], Positions] | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.stream = stream
+        self.policies = policies_of(stream.collect)
+        if not self.policies.named:
+            raise InvalidOption(
+                f"stream {stream.name!r} is not collected: give it policies, as in latest_per_key: true"
+            )
+        self._log = log
+        self._passed = passed
+        self._clock = clock
+        self._key = self.policies.key or (DEFAULT_KEY if self.policies.explicit_events else None)
+        self._index = KeyIndex(log.collection_folder)
+
+    def close(self) -> None:
+        """Let go of the index."""
+        self._index.close()
+
+    def __enter__(self) -> Collector:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def run(self) -> Iterator[Collection]:
+        """Collect what is obsolete, a step at a time, up to where the log ends when this begins."""
+        end = self._end()
+        while True:
+            step = self._step(end, STEP_ROWS)
+            self._commit(step)
+            yield step
+            if np.all(step.upto >= end):
+                return
+
+    def plan(self) -> Collection:
+        """What would be collected now."""
+        return self._step(self._end(), None)
+
+    # What the index has seen
+
+    def _seen(self) -> dict[str, Any]:
+        """The index's note; an empty one, and an empty index, if it is not that of the log as it is."""
+        note = self._index.note or {}
+        last = self._log.last_transaction(APPLICATION)
+        if note and note.get("key") == self._named_key and last in (note["step"], note.get("next")):
+            return dict(note)
+        if note:
+            logger.info("stream %r: the index does not belong to the log, and is made anew", self.stream.name)
+            self._index.clear()
+        return {}
+
+    @property
+    def _named_key(self) -> list[str] | None:
+        return None if self._key is None else list(self._key)
+
+    def _commit(self, step: Collection) -> None:
+        note = self._seen()
+        number = secrets.randbits(62)
+        none = Places(np.empty(0, np.int32), np.empty(0, np.int64), pa.array([], pa.binary()))
+        if note:
+            self._index.update(none, none, {**note, "next": number})
+        gone = step.gone
+        self._log.collect(gone, Transaction(APPLICATION, number))
+        now = {
+            "step": number,
+            "key": self._named_key,
+            "upto": step.upto.tolist(),
+            "prefix": step.prefix.tolist(),
+            "collected": note.get("collected", 0) + gone.count,
+            "time": int(self._clock()),
+            "refused": [[one.shard, one.seq, one.reason] for one in step.refused[:MAX_REFUSED]],
+        }
+        self._index.update(step.places or none, step.marks or none, now)
+
+    def _end(self) -> Integers:
+        heads = {shard: bounds.head for shard, bounds in self._log.bounds().items()}
+        if self.policies.protect_flows and self._passed is not None:
+            passed = self._passed()
+            heads = {shard: min(head, passed[shard]) if shard in passed else head for shard, head in heads.items()}
+        return _seqs(heads)
+
+    # A step
+
+    def _step(self, end: Integers, limit: int | None) -> Collection:
+        note = self._seen()
+        floors = _seqs({shard: bounds.floor for shard, bounds in self._log.bounds().items()})
+        after = np.maximum(np.array(note.get("upto", floors.tolist()), np.int64), floors)
+        reached = _seqs(self._log.reach(_positions(after), limit))
+        upto = np.maximum(after, np.minimum(reached, end))
+        rows = self._read(after, upto)
+        events, refused = self._events(rows)
+        by_policy: dict[str, Tombstones] = {}
+        places = marks = None
+        if self._key is not None:
+            places = Places.of(rows, keys_of(rows, self._key))
+            earlier = self._index.find(places)
+            by_policy, marks = self._by_key(rows, places, earlier)
+        if events:
+            found, more = self._by_events(events, places)
+            by_policy["events"] = found
+            refused += more
+        prefix = np.maximum(np.array(note.get("prefix", floors.tolist()), np.int64), floors)
+        if self.policies.prefixes:
+            found_prefixes = self._by_prefix(prefix, upto)
+            by_policy |= {name: _upto(prefix, reach) for name, reach in found_prefixes.items()}
+            prefix = np.maximum.reduce([prefix, *found_prefixes.values()])
+        by_policy = {name: gone.within(floors, upto - 1) for name, gone in by_policy.items()}
+        return Collection(upto, prefix, by_policy, tuple(refused), len(rows), places, marks)
+
+    def _read(self, after: Integers, upto: Integers) -> pa.Table:
+        """The updates between, without their payloads."""
+        batches = []
+        for piece in self._log.slices(_positions(after), _positions(upto)):
+            for batch in piece.read():
+                updates = batch.filter(pc.not_equal(batch["kind"], TOMBSTONE))
+                batches.append(updates.set_column(SCHEMA.get_field_index("payload"), "payload", _nothing(len(updates))))
+        return pa.Table.from_batches(batches, SCHEMA)
+
+    def _by_key(self, rows: pa.Table, new: Places, earlier: Places) -> tuple[dict[str, Tombstones], Places]:
+        """What the new updates collect of their keys, by policy; and up to where everything of a key is collected."""
+        keyed = keys_of(rows, self._key or ()).is_valid().to_numpy(zero_copy_only=False)
+        every = earlier + new
+        groups = np.unique(every.groups(), return_inverse=True)[1] if len(every) else np.empty(0, np.int64)
+        latest = np.full(groups.max(initial=-1) + 1, -1, np.int64)
+        found: dict[str, Tombstones] = {}
+        for name, policy in self.policies.keyed.items():
+            collecting = np.flatnonzero(policy.collects(rows)[keyed]) + len(earlier)
+            last = np.full(len(latest), -1, np.int64)
+            np.maximum.at(last, groups[collecting], every.seq[collecting])
+            obsolete = every.seq < last[groups]
+            found[name] = Tombstones.at(every.shard[obsolete], every.seq[obsolete])
+            latest = np.maximum(latest, last)
+        return found, every.take(every.seq == latest[groups])
+
+    def _events(self, rows: pa.Table) -> tuple[list[GcEvent], list[RefusedEvent]]:
+        """The gc events among these updates, those that the stream takes and those that it does not."""
+        taken, refused = [], []
+        for row in explicit_rows(rows) if self.policies.explicit_events else ():
+            try:
+                event = gc_event(row)
+                self.policies.check(event.predicate)
+                taken.append(event)
+            except (InvalidFilter, InvalidOption) as error:
+                refused.append(RefusedEvent(row["shard"], row["seq"], str(error)))
+        return taken, refused
+
+    def _by_events(self, events: list[GcEvent], new: Places | None) -> tuple[Tombstones, list[RefusedEvent]]:
+        """What gc events collect. One that matches another one that it does not cover collects nothing."""
+        gone, refused = NO_TOMBSTONES, []
+        for event in events:
+            matching = event.matching() & Equals("shard", event.shard)
+            try:
+                named = named_objects(matching) if self._key == DEFAULT_KEY else None
+                if named is not None and new is not None:
+                    gone |= self._named(event.shard, *named, new)
+                else:
+                    found = pa.concat_tables([SCHEMA.empty_table(), *self._log.find(matching)])
+                    check_covering(event, found)
+                    gone |= Tombstones.at(found["shard"].to_numpy(), found["seq"].to_numpy())
+            except InvalidFilter as error:
+                refused.append(RefusedEvent(event.shard, event.seq, str(error)))
+        return gone, refused
+
+    def _named(self, shard: int, objects: list[str], before: int, new: Places) -> Tombstones:
+        """The updates of these objects before a seq: found by the index, and among those that are new."""
+        keys = pa.array([name.encode() for name in objects], pa.binary())
+        asked = Places(np.full(len(keys), shard, np.int32), np.zeros(len(keys), np.int64), keys)
+        mine = new.take((new.shard == shard) & pc.is_in(new.key, keys).to_numpy(zero_copy_only=False))
+        found = self._index.find(asked) + mine
+        found = found.take(found.seq < before)
+        return Tombstones.at(found.shard, found.seq)
+
+    def _by_prefix(self, prefix: Integers, upto: Integers) -> dict[str, Integers]:
+        """Up to where each shard is obsolete, by each policy for the oldest updates."""
+        now_ms = int(self._clock() * 1000)
+        reached = {name: prefix.copy() for name in self.policies.prefixes}
+        at = np.where(prefix < upto, prefix, upto)
+        while np.any(at < upto):
+            rows = self._log.tail(_positions(np.where(at < upto, at, _heads(self._log))), PREFIX_ROWS)
+            if not len(rows):
+                break
+            shards, seqs = rows["shard"].to_numpy(), rows["seq"].to_numpy()
+            times_ms = _times_ms(rows, now_ms)
+            for shard, last in ends(rows).items():
+                mine = np.flatnonzero((shards == shard) & (seqs <= upto[shard]))
+                going_on = False
+                for name, policy in self.policies.prefixes.items():
+                    count = policy.obsolete(seqs[mine], times_ms[mine], int(upto[shard]), now_ms)
+                    if count and reached[name][shard] >= at[shard]:
+                        reached[name][shard] = seqs[mine[count - 1]]
+                        going_on |= count == len(mine)
+                at[shard] = last.seq if going_on and last.seq < upto[shard] else upto[shard]
+        return reached
+
+
+def named_objects(matching: Filter) -> tuple[list[str], int] | None:
+    """The objects that a filter names, and the seq before which, if it asks for nothing else but a shard.
+
+    >>> from tidings.filters import parse
+    >>> named_objects(parse("object in (a, b) and seq < 7 and shard = 2")), named_objects(parse("version < 7"))
+    ((['a', 'b'], 7), None)
+    """
+    names: list[str] = []
+    before = 2**63 - 1
+    for condition in matching.any_of[0] if len(matching.any_of) == 1 else ():
+        match condition:
+            case Equals("object", str(name)) if not names:
+                names = [name]
+            case In("object", several) if not names:
+                names = [str(name) for name in several]
+            case Between("seq", None, int(high)):
+                before = min(before, high + 1)
+            case Equals("shard"):
+                pass
+            case _:
+                return None
+    return (names, before) if names else None
+
+
+def _times_ms(rows: pa.Table, now_ms: int) -> Integers:
+    """When each was committed, by its own word; one that does not say it is taken to be young, and a tombstone old."""
+    times = pc.cast(pc.cast(rows["time"], pa.timestamp("ms", "UTC"), safe=False), pa.int64())
+    known = np.minimum(pc.fill_null(times, now_ms).to_numpy(), now_ms)
+    return np.where(pc.equal(rows["kind"], TOMBSTONE).to_numpy(), 0, known)
+
+
+def _upto(before: Integers, reached: Integers) -> Tombstones:
+    """All after the one and up to the other."""
+    shards = np.flatnonzero(reached > before)
+    return Tombstones.runs(shards, before[shards] + 1, reached[shards])
+
+
+def _nothing(count: int) -> pa.Array:
+    return pa.nulls(count, pa.binary())
+
+
+def _heads(log: CollectableLog) -> Integers:
+    return _seqs({shard: bounds.head for shard, bounds in log.bounds().items()})
+
+
+def _seqs(positions: Mapping[int, Position]) -> Integers:
+    return np.array([positions[shard].seq for shard in sorted(positions)], np.int64)
+
+
+def _positions(seqs: Integers) -> Positions:
+    return Positions({shard: Position(seq) for shard, seq in enumerate(seqs.tolist())})

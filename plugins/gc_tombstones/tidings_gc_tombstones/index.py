@@ -1,0 +1,141 @@
+"""The index of a collected stream: where the updates of each key are that are not collected yet.
+
+Sorted runs (`tidings.storage.sorted_runs`) of two kinds of rows. A *place* says that an update of a key is at a `seq`;
+a *mark* says that all places of its key before a `seq` are collected. So to collect the earlier updates of a key costs
+one row, however many they are; what a mark makes needless goes when runs are merged.
+
+Runs are sorted by a hash of shard and key. The hash is where to look, and the key itself, which the rows have, decides:
+two keys with one hash are told apart, and where runs keep only one of them, the other is not collected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import xxhash
+
+from tidings.storage.sorted_runs import Runs
+
+Integers = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+
+MARK = -1  # in the place of the seq
+ROWS = pa.schema(
+    [("hash", pa.int64()), ("place", pa.int64()), ("seq", pa.int64()), ("shard", pa.int32()), ("key", pa.binary())]
+)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Updates, by shard, position and key."""
+
+    shard: npt.NDArray[np.int32]
+    seq: Integers
+    key: pa.Array
+
+    @classmethod
+    def of(cls, rows: pa.Table, keys: pa.Array) -> Places:
+        """Those of a table of updates that have a key."""
+        keyed = keys.is_valid()
+        rows, keys = rows.filter(keyed), keys.filter(keyed)
+        return cls(rows["shard"].to_numpy(), rows["seq"].to_numpy(), keys)
+
+    def __len__(self) -> int:
+        return len(self.seq)
+
+    def take(self, chosen: Mask) -> Places:
+        """Those for which the mask holds."""
+        return Places(self.shard[chosen], self.seq[chosen], self.key.filter(pa.array(chosen)))
+
+    def __add__(self, other: Places) -> Places:
+        shards, seqs = np.append(self.shard, other.shard), np.append(self.seq, other.seq)
+        return Places(shards, seqs, pa.concat_arrays([self.key, other.key]))
+
+    def groups(self) -> Integers:
+        """A number for each, the same for those of one shard and key."""
+        codes = self.key.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        numbers: Integers = codes * (int(self.shard.max(initial=0)) + 1) + self.shard
+        return numbers
+
+
+class KeyIndex:
+    """The index in a folder. One process writes it; another one that begins to takes it over. A context manager."""
+
+    def __init__(self, folder: Path) -> None:
+        self._runs = Runs(
+            folder,
+            ROWS,
+            key="hash",
+            identity=("place",),
+            order="seq",
+            superseded=_superseded,
+            forget=lambda rows: rows["place"].to_numpy() == MARK,
+        )
+
+    @property
+    def note(self) -> Any:
+        """What the index has seen, as `update` was told."""
+        return self._runs.note
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has at most."""
+        return self._runs.snapshot().rows
+
+    def find(self, some: Places) -> Places:
+        """The places of the keys of these, as far as they are not collected."""
+        rows = self._runs.lookup(_hashes(some))
+        rows = rows.filter(pa.array(~_superseded(rows)))
+        rows = rows.filter(pc.and_(pc.not_equal(rows["place"], MARK), pc.is_in(rows["key"], some.key)))
+        found = Places(rows["shard"].to_numpy(), rows["place"].to_numpy(), rows["key"].combine_chunks())
+        wanted = np.isin((some + found).groups()[len(some) :], (some + found).groups()[: len(some)])
+        return found.take(wanted)
+
+    def update(self, new: Places, marks: Places, note: Any) -> None:
+        """Add places, and marks before which all of their key are collected, and change the note, in one step."""
+        rows = [
+            pa.table([_hashes(some), places, some.seq, some.shard, some.key], schema=ROWS)
+            for some, places in ((new, new.seq), (marks, np.full(len(marks), MARK)))
+        ]
+        self._runs.append(pa.concat_tables(rows), note)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._runs.rebuild([], note={})
+
+    def close(self) -> None:
+        """Stop merging runs."""
+        self._runs.close()
+
+    def __enter__(self) -> KeyIndex:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _hashes(some: Places) -> Integers:
+    """The shard is the seed: an update finds those of its own shard."""
+    digest = xxhash.xxh64_intdigest
+    pairs = zip(some.key.to_pylist(), some.shard.tolist(), strict=True)
+    return np.fromiter((digest(key, shard) for key, shard in pairs), np.uint64, len(some)).view(np.int64)
+
+
+def _superseded(rows: pa.Table) -> Mask:
+    """Which places lie before a mark of their key; the rows are all those of some hashes, and sorted."""
+    if not len(rows):
+        return np.zeros(0, np.bool_)
+    places, seqs = rows["place"].to_numpy(), rows["seq"].to_numpy()
+    some = Places(rows["shard"].to_numpy(), seqs, rows["key"].combine_chunks())
+    _, groups = np.unique(some.groups(), return_inverse=True)
+    marked = np.full(groups.max() + 1, -1, np.int64)
+    is_mark = places == MARK
+    np.maximum.at(marked, groups[is_mark], seqs[is_mark])
+    found: Mask = ~is_mark & (places < marked[groups])
+    return found

@@ -1,0 +1,273 @@
+"""The collector on a real log, beside a model that looks at all updates each time."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidings.errors import InvalidFilter, InvalidOption
+from tidings.positions import Position, Positions
+from tidings.stream_definition import StreamDefinition
+from tidings.testing import check_log, held
+from tidings.updates import TOMBSTONE, from_rows, timed
+from tidings_connectors.delta.log import DeltaLog
+from tidings_gc_tombstones.collector import APPLICATION, Collector
+from tidings_gc_tombstones.events import gc_events
+
+LATEST: dict[str, Any] = {"latest_per_key": True}
+SHARDS = 2
+
+Row = dict[str, Any]
+
+
+class Scene:
+    """A stream, its collector, and all that was ever published."""
+
+    def __init__(self, folder: Path) -> None:
+        self.stream = StreamDefinition("contacts", SHARDS, f"delta:{folder / 'contacts'}", collect=LATEST)
+        self.log = DeltaLog.create(str(folder / "contacts"), self.stream)
+        self.published: dict[tuple[int, int], Row] = {}
+
+    def collected_by(self, **policies: Any) -> Scene:
+        self.stream = replace(self.stream, collect=policies)
+        return self
+
+    def publish(self, *rows: Row) -> None:
+        table = timed(from_rows(rows))
+        appended = self.log.append(table)
+        assert appended is not None
+        places = zip(appended.shards.tolist(), appended.seqs.tolist(), strict=True)
+        for place, row in zip(places, table.to_pylist(maps_as_pydicts="lossy"), strict=True):
+            self.published[place] = row
+
+    def collect(self, **options: Any) -> list[str]:
+        """Collect all that is obsolete; the gc events that were refused."""
+        with Collector(self.stream, self.log, **options) as collector:
+            return [one.reason for step in collector.run() for one in step.refused]
+
+    def held(self) -> set[tuple[int, int]]:
+        """Which updates are there."""
+        check_log(self.log, SHARDS)
+        rows = held(self.log).to_pylist()
+        return {(row["shard"], row["seq"]) for row in rows if row["kind"] != TOMBSTONE}
+
+    def objects(self) -> list[str]:
+        """The objects whose updates are there, one for each update."""
+        return sorted(self.published[place]["object"] for place in self.held())
+
+
+@pytest.fixture
+def scene(tmp_path: Path) -> Iterator[Scene]:
+    scene = Scene(tmp_path)
+    with contextlib.closing(scene.log):
+        yield scene
+
+
+def some(count: int, seed: int, objects: int = 20) -> list[Row]:
+    rng = random.Random(seed)
+    return [{"object": f"o{rng.randrange(objects)}", "version": number} for number in range(count)]
+
+
+def latest(scene: Scene) -> set[tuple[int, int]]:
+    newest = {(shard, row["object"]): seq for (shard, seq), row in sorted(scene.published.items())}
+    return {(shard, seq) for (shard, _), seq in newest.items()}
+
+
+def test_of_each_object_the_latest_update_is_left_whatever_is_collected_in_between(scene: Scene) -> None:
+    for seed in range(6):
+        scene.publish(*some(200, seed))
+        scene.collect()
+        assert scene.held() == latest(scene)
+        if seed % 2:
+            scene.log.compact()
+            assert scene.held() == latest(scene)
+
+
+def test_a_collection_without_anything_new_collects_nothing(scene: Scene) -> None:
+    scene.publish(*some(100, 1))
+    scene.collect()
+    with Collector(scene.stream, scene.log) as collector:
+        steps = list(collector.run())
+    assert [(len(step.gone), step.read_rows) for step in steps] == [(0, 0)]
+
+
+def test_the_key_is_what_the_policy_names_and_who_has_none_stays(scene: Scene) -> None:
+    scene.collected_by(latest_per_key={"key": ["attributes.user"]})
+    users = ["ann", "bob", None]
+    scene.publish(
+        *({"object": "x", "version": n, "attributes": {"user": u} if u else {}} for n in range(10) for u in users)
+    )
+    scene.collect()
+    left = [(scene.published[place]["attributes"] or {}).get("user") for place in scene.held()]
+    assert sorted(left, key=str) == [None] * 10 + ["ann", "bob"]
+
+
+def test_a_delete_collects_the_updates_of_its_object_and_stays(scene: Scene) -> None:
+    scene.collected_by(temporary_keys=True)
+    scene.publish(*({"object": name, "version": n} for n in range(5) for name in ("a", "b")))
+    scene.collect()
+    assert scene.objects() == ["a"] * 5 + ["b"] * 5
+    scene.publish({"object": "a", "kind": "gc"}, {"object": "b", "version": 9})
+    scene.collect()
+    assert scene.objects() == ["a"] + ["b"] * 6
+    scene.publish({"object": "a", "version": 10})
+    scene.collect()
+    assert scene.objects() == ["a"] * 2 + ["b"] * 6
+
+
+def test_so_many_of_the_newest_positions_of_a_shard_stay(scene: Scene) -> None:
+    scene.collected_by(keep_last=7)
+    for seed in range(3):
+        scene.publish(*some(50, seed))
+        scene.collect()
+    heads = {shard: bounds.head.seq for shard, bounds in scene.log.bounds().items()}
+    assert scene.held() == {(shard, seq) for shard, head in heads.items() for seq in range(head - 6, head + 1)}
+
+
+def test_what_is_older_is_collected_up_to_the_first_that_is_not_and_the_newest_stays(scene: Scene) -> None:
+    scene.collected_by(max_age="P7D")
+    now = dt.datetime(2031, 5, 20, tzinfo=dt.UTC)
+    ages = [30, 20, 3, 40, 10]
+    for age in ages:
+        scene.publish(*({"object": name, "time": now - dt.timedelta(days=age)} for name in ("a", "b", "c")))
+    scene.collect(clock=now.timestamp)
+    left = sorted((now - row["time"]).days for place, row in scene.published.items() if place in scene.held())
+    assert left == [3] * 3 + [10] * 3 + [40] * 3
+    scene.collect(clock=lambda: now.timestamp() + 365 * 86400)
+    assert len(scene.held()) == SHARDS
+
+
+def test_a_gc_event_collects_what_it_matches_before_it_and_nothing_after_it(scene: Scene) -> None:
+    scene.collected_by(events=True)
+    scene.publish(*({"object": name, "version": n} for n in range(3) for name in ("tmp/1", "tmp/2", "kept")))
+    scene.publish(*gc_events(scene.stream, scene.log, "object matches 'tmp/.*'").to_pylist(maps_as_pydicts="lossy"))
+    scene.publish({"object": "tmp/1", "version": 7})
+    assert scene.collect() == []
+    assert [name for name in scene.objects() if not name.startswith("gc/")] == ["kept"] * 3 + ["tmp/1"]
+
+
+def test_a_gc_event_that_names_objects_finds_them_by_the_index(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.collected_by(events=True)
+    scene.publish(*({"object": f"o{n}", "version": v} for v in range(3) for n in range(50)))
+    scene.collect()
+    events = gc_events(scene.stream, scene.log, "object in (o1, o7)").to_pylist(maps_as_pydicts="lossy")
+    monkeypatch.setattr(DeltaLog, "find", lambda *_: pytest.fail("the history is scanned"))
+    scene.publish(*events)
+    scene.collect()
+    left = scene.objects()
+    assert {"o1", "o7"}.isdisjoint(left)
+    assert len(left) == 48 * 3 + SHARDS
+
+
+@pytest.mark.parametrize(
+    ("policies", "predicate", "reason"),
+    [
+        ({"latest_per_key": True}, "object = a", "add the policy `events`"),
+        ({"events": True}, "object =", "expected a value"),
+        ({"events": True}, " or ".join(f"object matches 'a{n}.*'" for n in range(7)), "costs 70; the limit is 64"),
+        ({"events": True, "latest_per_key": True}, "version < 3", "speaks of object and of seq"),
+        ({"events": True}, "kind = gc", "not clear that it matches all"),
+    ],
+)
+def test_a_predicate_that_cannot_be_is_refused_with_a_reason_and_nothing_is_published(
+    scene: Scene, policies: dict[str, Any], predicate: str, reason: str
+) -> None:
+    scene.collected_by(events=True)
+    scene.publish(*gc_events(scene.stream, scene.log, "object = z").to_pylist(maps_as_pydicts="lossy"))
+    scene.collected_by(**policies)
+    with pytest.raises((InvalidFilter, InvalidOption), match=reason):
+        gc_events(scene.stream, scene.log, predicate)
+
+
+def test_a_gc_event_that_was_published_all_the_same_collects_nothing_and_is_named(scene: Scene) -> None:
+    scene.collected_by(events=True)
+    scene.publish({"object": "a"}, {"object": "b"})
+    for text in ("object =", "object = nobody"):
+        scene.publish({"object": "gc/0", "kind": "gc", "attributes": {"collects": text}})
+    scene.publish({"object": "gc/0", "kind": "gc", "attributes": {"collects": "kind = gc"}})
+    before = scene.held()
+    assert len(refused := scene.collect()) == 2
+    assert "expected a value" in refused[0]
+    assert "not clear that it matches all" in refused[1]
+    assert scene.held() == before
+
+
+def test_what_a_flow_has_not_passed_is_protected(scene: Scene) -> None:
+    scene.collected_by(latest_per_key=True, protect_flows=True)
+    scene.publish(*some(100, 1))
+    passed = Positions({shard: Position(20) for shard in range(SHARDS)})
+    scene.collect(passed=lambda: passed)
+    assert all((shard, seq) in scene.held() for shard, seq in scene.published if seq > 20)
+    assert len(scene.held()) < len(scene.published)
+    scene.collect(passed=lambda: Positions({}))
+    assert scene.held() == latest(scene)
+
+
+def test_an_index_that_was_lost_or_is_of_another_key_is_made_anew(scene: Scene) -> None:
+    scene.publish(*some(100, 1))
+    scene.collect()
+    for path in scene.log.collection_folder.iterdir():
+        path.unlink()
+    scene.publish(*some(100, 2))
+    scene.collect()
+    assert scene.held() == latest(scene)
+    scene.collected_by(latest_per_key={"key": ["object", "source"]})
+    scene.publish(*({**row, "source": "app"} for row in some(100, 3)))
+    scene.collect()
+    scene.collected_by(**LATEST)
+    scene.collect()
+    assert scene.held() == latest(scene)
+
+
+def test_an_index_that_has_seen_more_than_the_log_is_made_anew(scene: Scene, tmp_path: Path) -> None:
+    import shutil
+
+    scene.publish(*some(50, 1))
+    scene.collect()
+    shutil.copytree(scene.log.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("_collection"))
+    scene.publish(*some(50, 2))
+    scene.collect()
+    index = tmp_path / "index"
+    shutil.copytree(scene.log.collection_folder, index)
+    scene.log.destroy()
+    shutil.copytree(tmp_path / "copy", scene.log.folder)
+    shutil.copytree(index, scene.log.collection_folder)
+    scene.log = DeltaLog.open(str(scene.log.folder), scene.stream)
+    scene.published = {
+        (row["shard"], row["seq"]): row for row in held(scene.log).to_pylist() if row["kind"] != TOMBSTONE
+    }
+    scene.publish(*({"object": f"new-{n}"} for n in range(200)), *some(10, 3))
+    scene.collect()
+    assert scene.held() == latest(scene)
+
+
+@pytest.mark.parametrize("died", ["before", "after"])
+def test_a_collector_that_dies_around_its_commit_leaves_nothing_undone(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, died: str
+) -> None:
+    scene.publish(*some(100, 1))
+    scene.collect()
+    scene.publish(*some(100, 2))
+    real = DeltaLog.collect
+
+    def dying(self: DeltaLog, *arguments: Any) -> None:
+        if died == "after":
+            real(self, *arguments)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaLog, "collect", dying)
+        with pytest.raises(KeyboardInterrupt):
+            scene.collect()
+    number = scene.log.last_transaction(APPLICATION)
+    scene.publish(*some(100, 3))
+    scene.collect()
+    assert scene.log.last_transaction(APPLICATION) != number
+    assert scene.held() == latest(scene)
