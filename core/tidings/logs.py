@@ -64,6 +64,14 @@ class Appended(NamedTuple):
         return Positions(heads)
 
 
+class LogSizes(NamedTuple):
+    """How much a log holds: updates, positions that tombstones stand for, and bytes on the disk."""
+
+    updates: int
+    collected: int
+    bytes: int
+
+
 class Read(NamedTuple):
     """What a reader got: rows, and up to where it has read each shard. Up to there, there are no others."""
 
@@ -210,6 +218,9 @@ class CollectableLog(WritableLog, Protocol):
 
     def find(self, wanted: Filter) -> Iterator[pa.Table]:
         """The updates that the filter wants, without their payloads; what cannot hold one is not read."""
+
+    def sizes(self) -> LogSizes:
+        """How much it holds."""
 
     def last_transaction(self, app: str) -> int:
         """The number of this application's last transaction, or -1."""

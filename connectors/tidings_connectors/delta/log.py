@@ -29,7 +29,7 @@ import pyarrow as pa
 
 from tidings.errors import InvalidOption, InvalidPosition, LogMismatch, LogUnavailable
 from tidings.filters import Equals, Filter, Not
-from tidings.logs import UNKNOWN_ENDS, Appended, Slice, TailReader, Transaction, check_held, resolve_path
+from tidings.logs import UNKNOWN_ENDS, Appended, LogSizes, Slice, TailReader, Transaction, check_held, resolve_path
 from tidings.positions import Bounds, Position, Positions
 from tidings.storage.delta_commits import milliseconds
 from tidings.tombstones import Tombstones
@@ -228,6 +228,15 @@ class DeltaLog:
             over = read_overlays(files.overlays, snapshot.floors, snapshot.heads)
             for rows in find(files.paths, wanted & Not(Equals("kind", TOMBSTONE))):
                 yield rows.filter(pa.array(~over.covers_rows(rows)))
+
+    def sizes(self) -> LogSizes:
+        with self._translating_errors():
+            snapshot = self._table.refresh()
+            files = snapshot.holding(snapshot.floors, snapshot.heads)
+            covered = read_overlays(files.overlays, snapshot.floors, snapshot.heads).count
+            updates = sum(segment.span.updates for segment in snapshot.segments) - covered
+            positions = int((snapshot.heads - snapshot.floors).sum())
+            return LogSizes(updates, positions - updates, sum(segment.size for segment in snapshot.live.values()))
 
     def last_transaction(self, app: str) -> int:
         with self._translating_errors():

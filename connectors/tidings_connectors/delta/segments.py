@@ -55,6 +55,7 @@ class Span:
     time: int  # when its newest row was committed, in milliseconds since 1970
     memory: int = 0  # bytes of its rows when they are read
     rows: int = 0
+    updates: int = 0  # rows that are no tombstones
     overlay: bool = False  # it holds tombstones for updates in other segments, and covers nothing itself
     exact: bool = True  # or read off the rows of a file that another engine wrote; these may be in any order
 
@@ -66,6 +67,7 @@ class Span:
             "time": self.time,
             "memory": self.memory,
             "rows": self.rows,
+            "updates": self.updates,
             "overlay": self.overlay,
         }
         return json.dumps(value)
@@ -76,7 +78,8 @@ class Span:
         value = json.loads(text)
         floors, heads = np.array(value["floors"], np.int64), np.array(value["heads"], np.int64)
         rows = value.get("rows", int((heads - floors).sum()))
-        return cls(floors, heads, value["time"], value["memory"], rows, value.get("overlay", False))
+        updates = value.get("updates", rows)
+        return cls(floors, heads, value["time"], value["memory"], rows, updates, value.get("overlay", False))
 
     @property
     def positions(self) -> int:
@@ -117,7 +120,7 @@ class Segment:
 
     def _measure(self) -> Span:
         """The span of a file that another engine wrote, say Spark's OPTIMIZE: read off its rows."""
-        rows = pq.read_table(self.path, columns=["shard", "seq", "range"])
+        rows = pq.read_table(self.path, columns=["shard", "seq", "range", "kind"])
         rows = rows.append_column("before", pc.subtract(rows["seq"], rows["range"]))
         found = rows.group_by("shard").aggregate([("before", "min"), ("seq", "max")])
         floors = np.full(self.shards, UNKNOWN)
@@ -125,7 +128,7 @@ class Segment:
         floors[found["shard"]] = found["before_min"]
         heads[found["shard"]] = found["seq_max"]
         time = int(self.path.stat().st_mtime * 1000)
-        return Span(floors, heads, time, 4 * self.size, len(rows), exact=False)
+        return Span(floors, heads, time, 4 * self.size, len(rows), _updates(rows), exact=False)
 
 
 @dataclass(frozen=True)
@@ -208,7 +211,7 @@ def write_segment(folder: Path, rows: pa.Table, span: Span) -> Segment:
     """Write rows of the canonical schema, sorted by shard and seq, to a file that no commit names yet."""
     name = uuid.uuid4().hex
     draft = folder / f"{name}.parquet"
-    span = replace(span, memory=rows.nbytes, rows=len(rows))
+    span = replace(span, memory=rows.nbytes, rows=len(rows), updates=_updates(rows))
     table = rows.replace_schema_metadata({SPAN: span.to_json()})
     try:
         with open(draft, "x+b") as file:
@@ -230,6 +233,11 @@ def write_segment(folder: Path, rows: pa.Table, span: Span) -> Segment:
         draft.unlink(missing_ok=True)
         raise
     return Segment(path, size, len(span.heads), span)
+
+
+def _updates(rows: pa.Table) -> int:
+    """How many are no tombstones."""
+    return len(rows) - (pc.sum(pc.equal(rows["kind"], TOMBSTONE)).as_py() or 0)
 
 
 def write_overlay(folder: Path, gone: Tombstones, shards: int, time: int) -> Segment:

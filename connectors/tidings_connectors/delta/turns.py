@@ -29,9 +29,9 @@ class Turns:
         self.folder = folder
         self._signs: dict[str, tuple[int, float]] = {}  # of each turn when it was last renewed, and when that was seen
 
-    def place(self) -> Place:
+    def place(self) -> WriterPlace:
         """A place among the writers, for one append."""
-        return Place(self)
+        return WriterPlace(self)
 
     def is_free(self, turn: str | None) -> bool:
         """Whether no writer that lives has asked for a turn before this one was asked for; or at all, if it is None."""
@@ -51,7 +51,7 @@ class Turns:
                     yield entry.name, entry.stat().st_mtime_ns
 
 
-class Place:
+class WriterPlace:
     """Where one append stands among the writers."""
 
     def __init__(self, turns: Turns) -> None:
@@ -61,7 +61,7 @@ class Place:
         self._ended = threading.Event()
         self._renewing: threading.Thread | None = None
 
-    def __enter__(self) -> Place:
+    def __enter__(self) -> WriterPlace:
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:

@@ -85,6 +85,14 @@ def create_command(
         int | None,
         typer.Option(metavar="SIZE", parser=size, help="Keep this much, as in 10GiB or 500MB.", show_default=False),
     ] = None,
+    collect: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="POLICY[=VALUE]",
+            help="Collect what is obsolete, as in latest_per_key or keep_last=1000; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
@@ -102,6 +110,7 @@ def create_command(
             retention_bytes=retention_size,
             options=key_values(option),
             replicas={key: resolve_log(where, Path.cwd()) for key, where in key_texts(replica).items()},
+            collect=key_values([one if "=" in one else f"{one}=true" for one in collect or ()]),
         )
     emit(stream.definition.to_json(), json, lambda: note(f"stream {name!r} has {shards} shards in {place}"))
 
@@ -160,6 +169,31 @@ def drop_command(
         cluster.drop_stream(name, purge=purge)
     rest = f", with all updates in {log}" if purge else f"; what is in {log} stays"
     emit({"dropped": name, "log": log, "purged": purge}, json, lambda: note(f"stream {name!r} is dropped{rest}"))
+
+
+@streams.command("collect", short_help="Publish a gc event: what it matches may be collected.")
+def collect_command(
+    name: Name,
+    predicate: Annotated[
+        str, typer.Argument(metavar="PREDICATE", help="As in \"object matches 'tmp/.*' and age > P1D\".")
+    ],
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Publish a gc event into each shard: what lies before it and matches the predicate may be collected.
+
+    The stream takes it if `events` is among its policies. Nothing goes before `tidings gc run`, or the stage `collect`.
+    """
+    with connected(zookeeper, timeout) as cluster:
+        stream = cluster.stream(name)
+    with stream.producer() as producer:
+        positions = producer.collect(predicate).result()
+    emit(
+        {"stream": name, "predicate": predicate, "positions": positions.to_json()},
+        json,
+        lambda: note(f"gc events are in all {stream.shards} shards of {name!r}; `tidings gc run {name}` collects"),
+    )
 
 
 streams.command("publish", epilog=PUBLISH_EXAMPLES)(publish_command)

@@ -28,7 +28,7 @@ from tidings.stream_definition import StreamDefinition
 from tidings.tombstones import NO_TOMBSTONES, Tombstones
 from tidings.updates import SCHEMA, TOMBSTONE
 from tidings_gc_tombstones.covering import GcEvent, check_covering, explicit_rows, gc_event
-from tidings_gc_tombstones.index import KeyIndex, Places
+from tidings_gc_tombstones.index import KeyIndex, KeyPlaces
 from tidings_gc_tombstones.keys import DEFAULT_KEY, keys_of
 from tidings_gc_tombstones.policies import policies_of
 
@@ -59,8 +59,9 @@ class Collection:
     by_policy: Mapping[str, Tombstones] = field(default_factory=dict)
     refused: tuple[RefusedEvent, ...] = ()
     read_rows: int = 0
-    places: Places | None = None
-    marks: Places | None = None
+    seconds: float = 0.0
+    places: KeyPlaces | None = None
+    marks: KeyPlaces | None = None
 
     @property
     def gone(self) -> Tombstones:
@@ -124,15 +125,11 @@ class Collector:
     # What the index has seen
 
     def _seen(self) -> dict[str, Any]:
-        """The index's note; an empty one, and an empty index, if it is not that of the log as it is."""
-        note = self._index.note or {}
-        last = self._log.last_transaction(APPLICATION)
-        if note and note.get("key") == self._named_key and last in (note["step"], note.get("next")):
-            return dict(note)
-        if note:
-            logger.info("stream %r: the index does not belong to the log, and is made anew", self.stream.name)
-            self._index.clear()
-        return {}
+        """What the index has seen; nothing, if it is not that of the log as it is."""
+        note = self._index.note
+        if not note or note["key"] != self._named_key:
+            return {}
+        return note if self._log.last_transaction(APPLICATION) in (note["step"], note.get("next")) else {}
 
     @property
     def _named_key(self) -> list[str] | None:
@@ -140,10 +137,12 @@ class Collector:
 
     def _commit(self, step: Collection) -> None:
         note = self._seen()
-        number = secrets.randbits(62)
-        none = Places(np.empty(0, np.int32), np.empty(0, np.int64), pa.array([], pa.binary()))
+        number, none = secrets.randbits(62), KeyPlaces.none()
         if note:
             self._index.update(none, none, {**note, "next": number})
+        elif self._index.note:
+            logger.info("stream %r: its index does not belong to the log, and is made anew", self.stream.name)
+            self._index.clear()
         gone = step.gone
         self._log.collect(gone, Transaction(APPLICATION, number))
         now = {
@@ -153,6 +152,8 @@ class Collector:
             "prefix": step.prefix.tolist(),
             "collected": note.get("collected", 0) + gone.count,
             "time": int(self._clock()),
+            "seconds": round(step.seconds, 3),
+            "read": step.read_rows,
             "refused": [[one.shard, one.seq, one.reason] for one in step.refused[:MAX_REFUSED]],
         }
         self._index.update(step.places or none, step.marks or none, now)
@@ -167,6 +168,7 @@ class Collector:
     # A step
 
     def _step(self, end: Integers, limit: int | None) -> Collection:
+        began = time.monotonic()
         note = self._seen()
         floors = _seqs({shard: bounds.floor for shard, bounds in self._log.bounds().items()})
         after = np.maximum(np.array(note.get("upto", floors.tolist()), np.int64), floors)
@@ -177,11 +179,11 @@ class Collector:
         by_policy: dict[str, Tombstones] = {}
         places = marks = None
         if self._key is not None:
-            places = Places.of(rows, keys_of(rows, self._key))
-            earlier = self._index.find(places)
+            places = KeyPlaces.of(rows, keys_of(rows, self._key))
+            earlier = self._index.find(places) if note else KeyPlaces.none()
             by_policy, marks = self._by_key(rows, places, earlier)
         if events:
-            found, more = self._by_events(events, places)
+            found, more = self._by_events(events, places, bool(note))
             by_policy["events"] = found
             refused += more
         prefix = np.maximum(np.array(note.get("prefix", floors.tolist()), np.int64), floors)
@@ -190,7 +192,8 @@ class Collector:
             by_policy |= {name: _upto(prefix, reach) for name, reach in found_prefixes.items()}
             prefix = np.maximum.reduce([prefix, *found_prefixes.values()])
         by_policy = {name: gone.within(floors, upto - 1) for name, gone in by_policy.items()}
-        return Collection(upto, prefix, by_policy, tuple(refused), len(rows), places, marks)
+        seconds = time.monotonic() - began
+        return Collection(upto, prefix, by_policy, tuple(refused), len(rows), seconds, places, marks)
 
     def _read(self, after: Integers, upto: Integers) -> pa.Table:
         """The updates between, without their payloads."""
@@ -201,7 +204,7 @@ class Collector:
                 batches.append(updates.set_column(SCHEMA.get_field_index("payload"), "payload", _nothing(len(updates))))
         return pa.Table.from_batches(batches, SCHEMA)
 
-    def _by_key(self, rows: pa.Table, new: Places, earlier: Places) -> tuple[dict[str, Tombstones], Places]:
+    def _by_key(self, rows: pa.Table, new: KeyPlaces, earlier: KeyPlaces) -> tuple[dict[str, Tombstones], KeyPlaces]:
         """What the new updates collect of their keys, by policy; and up to where everything of a key is collected."""
         keyed = keys_of(rows, self._key or ()).is_valid().to_numpy(zero_copy_only=False)
         every = earlier + new
@@ -229,13 +232,15 @@ class Collector:
                 refused.append(RefusedEvent(row["shard"], row["seq"], str(error)))
         return taken, refused
 
-    def _by_events(self, events: list[GcEvent], new: Places | None) -> tuple[Tombstones, list[RefusedEvent]]:
+    def _by_events(
+        self, events: list[GcEvent], new: KeyPlaces | None, indexed: bool
+    ) -> tuple[Tombstones, list[RefusedEvent]]:
         """What gc events collect. One that matches another one that it does not cover collects nothing."""
         gone, refused = NO_TOMBSTONES, []
         for event in events:
             matching = event.matching() & Equals("shard", event.shard)
             try:
-                named = named_objects(matching) if self._key == DEFAULT_KEY else None
+                named = named_objects(matching) if self._key == DEFAULT_KEY and indexed else None
                 if named is not None and new is not None:
                     gone |= self._named(event.shard, *named, new)
                 else:
@@ -246,10 +251,10 @@ class Collector:
                 refused.append(RefusedEvent(event.shard, event.seq, str(error)))
         return gone, refused
 
-    def _named(self, shard: int, objects: list[str], before: int, new: Places) -> Tombstones:
+    def _named(self, shard: int, objects: list[str], before: int, new: KeyPlaces) -> Tombstones:
         """The updates of these objects before a seq: found by the index, and among those that are new."""
         keys = pa.array([name.encode() for name in objects], pa.binary())
-        asked = Places(np.full(len(keys), shard, np.int32), np.zeros(len(keys), np.int64), keys)
+        asked = KeyPlaces(np.full(len(keys), shard, np.int32), np.zeros(len(keys), np.int64), keys)
         mine = new.take((new.shard == shard) & pc.is_in(new.key, keys).to_numpy(zero_copy_only=False))
         found = self._index.find(asked) + mine
         found = found.take(found.seq < before)

@@ -10,6 +10,7 @@ two keys with one hash are told apart, and where runs keep only one of them, the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import xxhash
 
-from tidings.storage.sorted_runs import Runs
+from tidings.errors import LogUnavailable
+from tidings.storage.sorted_runs import RunReader, Runs
 
 Integers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
@@ -32,7 +34,7 @@ ROWS = pa.schema(
 
 
 @dataclass(frozen=True)
-class Places:
+class KeyPlaces:
     """Updates, by shard, position and key."""
 
     shard: npt.NDArray[np.int32]
@@ -40,22 +42,27 @@ class Places:
     key: pa.Array
 
     @classmethod
-    def of(cls, rows: pa.Table, keys: pa.Array) -> Places:
+    def of(cls, rows: pa.Table, keys: pa.Array) -> KeyPlaces:
         """Those of a table of updates that have a key."""
         keyed = keys.is_valid()
         rows, keys = rows.filter(keyed), keys.filter(keyed)
         return cls(rows["shard"].to_numpy(), rows["seq"].to_numpy(), keys)
 
+    @classmethod
+    def none(cls) -> KeyPlaces:
+        """No places."""
+        return cls(np.empty(0, np.int32), np.empty(0, np.int64), pa.array([], pa.binary()))
+
     def __len__(self) -> int:
         return len(self.seq)
 
-    def take(self, chosen: Mask) -> Places:
+    def take(self, chosen: Mask) -> KeyPlaces:
         """Those for which the mask holds."""
-        return Places(self.shard[chosen], self.seq[chosen], self.key.filter(pa.array(chosen)))
+        return KeyPlaces(self.shard[chosen], self.seq[chosen], self.key.filter(pa.array(chosen)))
 
-    def __add__(self, other: Places) -> Places:
+    def __add__(self, other: KeyPlaces) -> KeyPlaces:
         shards, seqs = np.append(self.shard, other.shard), np.append(self.seq, other.seq)
-        return Places(shards, seqs, pa.concat_arrays([self.key, other.key]))
+        return KeyPlaces(shards, seqs, pa.concat_arrays([self.key, other.key]))
 
     def groups(self) -> Integers:
         """A number for each, the same for those of one shard and key."""
@@ -65,53 +72,46 @@ class Places:
 
 
 class KeyIndex:
-    """The index in a folder. One process writes it; another one that begins to takes it over. A context manager."""
+    """The index in a folder. Any number of processes read it; whoever writes it takes it over. A context manager."""
 
     def __init__(self, folder: Path) -> None:
-        self._runs = Runs(
-            folder,
-            ROWS,
-            key="hash",
-            identity=("place",),
-            order="seq",
-            superseded=_superseded,
-            forget=lambda rows: rows["place"].to_numpy() == MARK,
-        )
+        self._folder = folder
+        self._reader = RunReader(folder)
+        self._writer: Runs | None = None
 
     @property
-    def note(self) -> Any:
-        """What the index has seen, as `update` was told."""
-        return self._runs.note
+    def note(self) -> dict[str, Any]:
+        """What the index has seen, as `update` was told; empty if it has seen nothing."""
+        try:
+            return dict(self._reader.note or {})
+        except LogUnavailable:  # there is none, or none that can be read
+            return {}
 
-    @property
-    def rows(self) -> int:
-        """How many rows it has at most."""
-        return self._runs.snapshot().rows
-
-    def find(self, some: Places) -> Places:
+    def find(self, some: KeyPlaces) -> KeyPlaces:
         """The places of the keys of these, as far as they are not collected."""
-        rows = self._runs.lookup(_hashes(some))
+        rows = self._reader.lookup(_hashes(some))
         rows = rows.filter(pa.array(~_superseded(rows)))
         rows = rows.filter(pc.and_(pc.not_equal(rows["place"], MARK), pc.is_in(rows["key"], some.key)))
-        found = Places(rows["shard"].to_numpy(), rows["place"].to_numpy(), rows["key"].combine_chunks())
-        wanted = np.isin((some + found).groups()[len(some) :], (some + found).groups()[: len(some)])
-        return found.take(wanted)
+        found = KeyPlaces(rows["shard"].to_numpy(), rows["place"].to_numpy(), rows["key"].combine_chunks())
+        groups = (some + found).groups()
+        return found.take(np.isin(groups[len(some) :], groups[: len(some)]))
 
-    def update(self, new: Places, marks: Places, note: Any) -> None:
+    def update(self, new: KeyPlaces, marks: KeyPlaces, note: Mapping[str, Any]) -> None:
         """Add places, and marks before which all of their key are collected, and change the note, in one step."""
         rows = [
             pa.table([_hashes(some), places, some.seq, some.shard, some.key], schema=ROWS)
             for some, places in ((new, new.seq), (marks, np.full(len(marks), MARK)))
         ]
-        self._runs.append(pa.concat_tables(rows), note)
+        self._open().append(pa.concat_tables(rows), dict(note))
 
     def clear(self) -> None:
         """Forget everything."""
-        self._runs.rebuild([], note={})
+        self._open().rebuild([], note={})
 
     def close(self) -> None:
         """Stop merging runs."""
-        self._runs.close()
+        if self._writer is not None:
+            self._writer.close()
 
     def __enter__(self) -> KeyIndex:
         return self
@@ -119,8 +119,21 @@ class KeyIndex:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _open(self) -> Runs:
+        if self._writer is None:
+            self._writer = Runs(
+                self._folder,
+                ROWS,
+                key="hash",
+                identity=("place",),
+                order="seq",
+                superseded=_superseded,
+                forget=lambda rows: rows["place"].to_numpy() == MARK,
+            )
+        return self._writer
 
-def _hashes(some: Places) -> Integers:
+
+def _hashes(some: KeyPlaces) -> Integers:
     """The shard is the seed: an update finds those of its own shard."""
     digest = xxhash.xxh64_intdigest
     pairs = zip(some.key.to_pylist(), some.shard.tolist(), strict=True)
@@ -132,7 +145,7 @@ def _superseded(rows: pa.Table) -> Mask:
     if not len(rows):
         return np.zeros(0, np.bool_)
     places, seqs = rows["place"].to_numpy(), rows["seq"].to_numpy()
-    some = Places(rows["shard"].to_numpy(), seqs, rows["key"].combine_chunks())
+    some = KeyPlaces(rows["shard"].to_numpy(), seqs, rows["key"].combine_chunks())
     _, groups = np.unique(some.groups(), return_inverse=True)
     marked = np.full(groups.max() + 1, -1, np.int64)
     is_mark = places == MARK

@@ -1,0 +1,161 @@
+"""`tidings gc`: collect the obsolete updates of streams, see what would go, and how much is left."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Name, Timeout, ZooKeeper, connected
+from tidings.cli.output import emit, note, print_table
+from tidings.errors import InvalidOption, TidingsError
+
+if TYPE_CHECKING:
+    from tidings.cluster import Cluster
+    from tidings.streams import Stream
+    from tidings_gc_tombstones.collector import Collector
+
+EXAMPLES = """\b
+Examples:
+  tidings gc plan contacts
+  tidings gc run contacts
+  tidings gc status
+"""
+
+gc = typer.Typer(no_args_is_help=True, help="Collect the obsolete updates of streams.", epilog=EXAMPLES)
+
+OneStream = Annotated[
+    str | None,
+    typer.Argument(metavar="[STREAM]", help="The stream; all that have policies if none.", show_default=False),
+]
+
+
+def add(app: typer.Typer) -> None:
+    """Add the commands; the entry point `gc` of the group `tidings.commands`."""
+    app.add_typer(gc, name="gc")
+
+
+@gc.command("run", short_help="Collect what is obsolete.")
+def run_command(
+    stream: OneStream = None, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
+) -> None:
+    """Collect what is obsolete by the policies of a stream, up to where it ends now.
+
+    What it costs follows what is new since the last time. Readers, producers and flows go on meanwhile. The command may
+    be ended at any time: what is collected by then is.
+    """
+    done = []
+    with connected(zookeeper, timeout) as cluster:
+        for one in _collected(cluster, stream):
+            read = collected = 0
+            refused: dict[tuple[int, int], str] = {}
+            with _collector(cluster, one) as collector:
+                for step in collector.run():
+                    read, collected = read + step.read_rows, collected + step.gone.count
+                    refused |= {(each.shard, each.seq): each.reason for each in step.refused}
+                    if not json:
+                        note(f"{one.name}: {read:,} updates read, {collected:,} collected")
+            for (shard, seq), reason in refused.items():
+                note(f"{one.name}: the gc event at {seq} of shard {shard} collects nothing: {reason}")
+            done.append({"stream": one.name, "read": read, "collected": collected, "refused": len(refused)})
+    rows = [tuple(each.values()) for each in done]
+    emit(done, json, lambda: print_table(["STREAM", "READ", "COLLECTED", "REFUSED"], rows))
+
+
+@gc.command("plan", short_help="Show what would be collected.")
+def plan_command(
+    stream: Name, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
+) -> None:
+    """Show what `run` would collect now, by policy, and collect nothing. BYTES are about those that it takes up."""
+    with connected(zookeeper, timeout) as cluster:
+        one = cluster.stream(stream)
+        with _collector(cluster, one) as collector:
+            found = collector.plan()
+        sizes = _log(one).sizes()
+    each = sizes.bytes / sizes.updates if sizes.updates else 0.0
+    gone = [*found.by_policy.items(), ("all", found.gone)]
+    plans = [{"policy": name, "updates": gone.count, "bytes": int(gone.count * each)} for name, gone in gone]
+    rows = [tuple(plan.values()) for plan in plans]
+    refused = [{"shard": event.shard, "seq": event.seq, "reason": event.reason} for event in found.refused]
+    value = {"stream": stream, "held": sizes.updates, "policies": plans, "refused": refused}
+
+    def show() -> None:
+        print_table(["POLICY", "UPDATES", "BYTES"], rows)
+        note(f"{sizes.updates:,} updates are held; nothing was collected")
+        for event in found.refused:
+            note(f"the gc event at {event.seq} of shard {event.shard} would collect nothing: {event.reason}")
+
+    emit(value, json, show)
+
+
+@gc.command("status", short_help="Show what is held and what was collected.")
+def status_command(
+    stream: OneStream = None, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
+) -> None:
+    """Show what is held of each stream that has policies, and when it was collected last.
+
+    RATIO is the share of all positions whose updates were collected. COST is of the last step: what it read, and its
+    seconds.
+    """
+    with connected(zookeeper, timeout) as cluster:
+        found = [_status(one) for one in _collected(cluster, stream)]
+    columns = ["STREAM", "UPDATES", "COLLECTED", "RATIO", "BYTES", "LAST RUN", "COST", "REFUSED"]
+    rows = [
+        (
+            *(one[key] for key in ("stream", "updates", "collected")),
+            f"{one['ratio']:.1%}",
+            one["bytes"],
+            one["last_run"],
+            None if one["seconds"] is None else f"{one['read']:,} in {one['seconds']:.1f} s",
+            len(one["refused"]),
+        )
+        for one in found
+    ]
+    emit(found, json, lambda: print_table(columns, rows))
+
+
+def _status(stream: Stream) -> dict[str, Any]:
+    from tidings.storage.sorted_runs import RunReader
+
+    log = _log(stream)
+    sizes = log.sizes()
+    try:
+        last = RunReader(log.collection_folder).note or {}
+    except TidingsError:  # it was never collected
+        last = {}
+    when = last.get("time")
+    return {
+        "stream": stream.name,
+        "updates": sizes.updates,
+        "collected": sizes.collected,
+        "ratio": sizes.collected / max(1, sizes.updates + sizes.collected),
+        "bytes": sizes.bytes,
+        "last_run": when and dt.datetime.fromtimestamp(when, dt.UTC).isoformat(),
+        "read": last.get("read"),
+        "seconds": last.get("seconds"),
+        "refused": last.get("refused", []),
+    }
+
+
+def _collected(cluster: Cluster, name: str | None) -> list[Stream]:
+    """The stream of this name, or all that have policies."""
+    if name is not None:
+        return [cluster.stream(name)]
+    found = [stream for stream in cluster.streams() if stream.definition.collect]
+    if not found:
+        raise InvalidOption("no stream has a policy: give one `collect: {latest_per_key: true}` in tidings.yml")
+    return found
+
+
+def _collector(cluster: Cluster, stream: Stream) -> Collector:
+    from tidings_gc_tombstones.collector import Collector
+    from tidings_gc_tombstones.flows import passed_by_flows
+
+    return Collector(stream.definition, _log(stream), passed_by_flows(cluster, stream.name))
+
+
+def _log(stream: Stream) -> Any:
+    from tidings.collection import collectable
+
+    return collectable(stream.definition, stream.log)
