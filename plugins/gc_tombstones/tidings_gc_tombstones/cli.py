@@ -45,13 +45,15 @@ def run_command(
     What it costs follows what is new since the last time. Readers, producers and flows go on meanwhile. The command may
     be ended at any time: what is collected by then is.
     """
+    from tidings.runtime.session import session
+
     done = []
     with connected(zookeeper, timeout) as cluster:
         for one in _collected(cluster, stream):
             read = collected = 0
             refused: dict[tuple[int, int], str] = {}
             with _collector(cluster, one) as collector:
-                for step in collector.run():
+                for step in collector.run(session):
                     read, collected = read + step.read_rows, collected + step.gone.count
                     refused |= {(each.shard, each.seq): each.reason for each in step.refused}
                     if not json:

@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +27,18 @@ from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.tombstones import NO_TOMBSTONES, Tombstones
 from tidings.updates import SCHEMA, TOMBSTONE
+from tidings_gc_tombstones import spark_history
 from tidings_gc_tombstones.covering import GcEvent, check_covering, explicit_rows, gc_event
 from tidings_gc_tombstones.index import KeyIndex, KeyPlaces
 from tidings_gc_tombstones.keys import DEFAULT_KEY, keys_of
 from tidings_gc_tombstones.policies import policies_of
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 APPLICATION = "tidings.collection"
 STEP_ROWS = 1_000_000
+HISTORY_ROWS = 5_000_000  # that were never collected: worth a Spark job
 PREFIX_ROWS = 20_000  # that are read at a time, from where the oldest updates are that are not collected
 MAX_REFUSED = 100  # gc events that a report names
 
@@ -108,11 +113,14 @@ class Collector:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def run(self) -> Iterator[Collection]:
-        """Collect what is obsolete, a step at a time, up to where the log ends when this begins."""
+    def run(self, spark: Callable[[], SparkSession] | None = None) -> Iterator[Collection]:
+        """Collect what is obsolete, a step at a time, up to where the log ends when this begins.
+
+        A large history that was never collected is left to Spark, if there is one.
+        """
         end = self._end()
         while True:
-            step = self._step(end, STEP_ROWS)
+            step = self._first_step(end, spark()) if spark and self._is_large(end) else self._step(end, STEP_ROWS)
             self._commit(step)
             yield step
             if np.all(step.upto >= end):
@@ -121,6 +129,10 @@ class Collector:
     def plan(self) -> Collection:
         """What would be collected now."""
         return self._step(self._end(), None)
+
+    def _is_large(self, end: Integers) -> bool:
+        """Whether there is more than an index would be of use for."""
+        return not self._seen() and self._key is not None and int((end - self._floors()).sum()) >= HISTORY_ROWS
 
     # What the index has seen
 
@@ -167,10 +179,26 @@ class Collector:
 
     # A step
 
+    def _floors(self) -> Integers:
+        return _seqs({shard: bounds.floor for shard, bounds in self._log.bounds().items()})
+
+    def _first_step(self, end: Integers, spark: SparkSession) -> Collection:
+        """All that there is, by Spark."""
+        began = time.monotonic()
+        floors = self._floors()
+        rows = self._log.scan(spark, _positions(floors), _positions(end))
+        by_policy, places = spark_history.obsolete(rows, self.policies.keyed, self._key or DEFAULT_KEY)
+        refused: list[RefusedEvent] = []
+        if self.policies.explicit_events:
+            events, refused = self._events(spark_history.explicit_rows_of(rows))
+            by_policy["events"], more = self._by_events(events, None, False)
+            refused += more
+        return self._finished(began, floors, end, floors, by_policy, refused, int((end - floors).sum()), places, None)
+
     def _step(self, end: Integers, limit: int | None) -> Collection:
         began = time.monotonic()
         note = self._seen()
-        floors = _seqs({shard: bounds.floor for shard, bounds in self._log.bounds().items()})
+        floors = self._floors()
         after = np.maximum(np.array(note.get("upto", floors.tolist()), np.int64), floors)
         reached = _seqs(self._log.reach(_positions(after), limit))
         upto = np.maximum(after, np.minimum(reached, end))
@@ -187,13 +215,28 @@ class Collector:
             by_policy["events"] = found
             refused += more
         prefix = np.maximum(np.array(note.get("prefix", floors.tolist()), np.int64), floors)
+        return self._finished(began, floors, upto, prefix, by_policy, refused, len(rows), places, marks)
+
+    def _finished(
+        self,
+        began: float,
+        floors: Integers,
+        upto: Integers,
+        prefix: Integers,
+        by_policy: dict[str, Tombstones],
+        refused: list[RefusedEvent],
+        read_rows: int,
+        places: KeyPlaces | None,
+        marks: KeyPlaces | None,
+    ) -> Collection:
+        """The step, with what is obsolete because it is old."""
         if self.policies.prefixes:
-            found_prefixes = self._by_prefix(prefix, upto)
-            by_policy |= {name: _upto(prefix, reach) for name, reach in found_prefixes.items()}
-            prefix = np.maximum.reduce([prefix, *found_prefixes.values()])
+            reached = self._by_prefix(prefix, upto)
+            by_policy |= {name: _upto(prefix, reach) for name, reach in reached.items()}
+            prefix = np.maximum.reduce([prefix, *reached.values()])
         by_policy = {name: gone.within(floors, upto - 1) for name, gone in by_policy.items()}
         seconds = time.monotonic() - began
-        return Collection(upto, prefix, by_policy, tuple(refused), len(rows), seconds, places, marks)
+        return Collection(upto, prefix, by_policy, tuple(refused), read_rows, seconds, places, marks)
 
     def _read(self, after: Integers, upto: Integers) -> pa.Table:
         """The updates between, without their payloads."""

@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from tidings.config.units import parse_duration
 from tidings.errors import InvalidFilter, InvalidOption, PluginBroken
-from tidings.filters import parse
+from tidings.filters import EVERYTHING, Filter, parse
 from tidings.plugins import load
 from tidings_gc_tombstones.covering import check_keyed
 from tidings_gc_tombstones.keys import DEFAULT_KEY, check_key, keys_of
@@ -48,21 +48,16 @@ Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Keyed:
-    """Some updates collect all earlier ones of their key in their shard: `collecting` says which of a table do.
-
-    It must not depend on anything but the update itself.
-    """
+    """Some updates collect all earlier ones of their key in their shard: the filter `collecting` says which."""
 
     key: tuple[str, ...]
-    collecting: Callable[[pa.Table], Mask]
+    collecting: Filter = EVERYTHING
 
     def collects(self, rows: pa.Table) -> Mask:
         """Which of these updates collect the earlier ones of their key; one without a key collects nothing."""
-        found = np.asarray(self.collecting(rows))
-        if found.shape != (len(rows),) or found.dtype != np.bool_:
-            raise PluginBroken(f"a collection policy gave {found.dtype} {found.shape} for {len(rows)} rows, not a mask")
         keyed: Mask = keys_of(rows, self.key).is_valid().to_numpy(zero_copy_only=False)
-        return found & keyed
+        collecting: Mask = self.collecting.mask(rows).to_numpy(zero_copy_only=False)
+        return collecting & keyed
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +180,7 @@ def latest_per_key(value: Any = True) -> Keyed:
     ('attributes.client', 'object')
     """
     options = _options("latest_per_key", value, {"key"})
-    return Keyed(_key("latest_per_key", options), lambda rows: np.ones(len(rows), np.bool_))
+    return Keyed(_key("latest_per_key", options))
 
 
 def temporary_keys(value: Any = True) -> Keyed:
@@ -204,7 +199,7 @@ def temporary_keys(value: Any = True) -> Keyed:
         deletes = parse(options.get("deletes", DELETES))
     except InvalidFilter as error:
         raise InvalidOption(f"temporary_keys: deletes: {error}") from None
-    return Keyed(_key("temporary_keys", options), lambda rows: deletes.mask(rows).to_numpy(zero_copy_only=False))
+    return Keyed(_key("temporary_keys", options), deletes)
 
 
 def keep_last(value: Any) -> Prefix:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tidings.errors import InvalidFilter, InvalidOption
 from tidings.positions import Position, Positions
@@ -18,6 +19,7 @@ from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held
 from tidings.updates import TOMBSTONE, from_rows, timed
 from tidings_connectors.delta.log import DeltaLog
+from tidings_gc_tombstones import collector
 from tidings_gc_tombstones.collector import APPLICATION, Collector
 from tidings_gc_tombstones.events import gc_events
 
@@ -47,10 +49,11 @@ class Scene:
         for place, row in zip(places, table.to_pylist(maps_as_pydicts="lossy"), strict=True):
             self.published[place] = row
 
-    def collect(self, **options: Any) -> list[str]:
+    def collect(self, spark: SparkSession | None = None, **options: Any) -> list[str]:
         """Collect all that is obsolete; the gc events that were refused."""
-        with Collector(self.stream, self.log, **options) as collector:
-            return [one.reason for step in collector.run() for one in step.refused]
+        with Collector(self.stream, self.log, **options) as collecting:
+            steps = collecting.run((lambda: spark) if spark else None)
+            return [one.reason for step in steps for one in step.refused]
 
     def held(self) -> set[tuple[int, int]]:
         """Which updates are there."""
@@ -93,8 +96,8 @@ def test_of_each_object_the_latest_update_is_left_whatever_is_collected_in_betwe
 def test_a_collection_without_anything_new_collects_nothing(scene: Scene) -> None:
     scene.publish(*some(100, 1))
     scene.collect()
-    with Collector(scene.stream, scene.log) as collector:
-        steps = list(collector.run())
+    with Collector(scene.stream, scene.log) as collecting:
+        steps = list(collecting.run())
     assert [(len(step.gone), step.read_rows) for step in steps] == [(0, 0)]
 
 
@@ -271,3 +274,39 @@ def test_a_collector_that_dies_around_its_commit_leaves_nothing_undone(
     scene.collect()
     assert scene.log.last_transaction(APPLICATION) != number
     assert scene.held() == latest(scene)
+
+
+@pytest.mark.parametrize(
+    "policies",
+    [
+        {"latest_per_key": True},
+        {"latest_per_key": {"key": ["object", "attributes.user"]}, "keep_last": 150},
+        {"temporary_keys": {"deletes": "op = d"}, "events": True},
+    ],
+    ids=["latest", "key", "deletes"],
+)
+def test_spark_finds_the_same_in_a_history_as_step_after_step_does(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policies: dict[str, Any]
+) -> None:
+    scenes = [Scene(tmp_path / name).collected_by(**policies) for name in ("spark", "steps")]
+    rng = random.Random(3)
+    rows: list[Row] = [
+        {**row, "attributes": {"op": rng.choice("cud"), "user": rng.choice(["ann", "a", "nn"])}}
+        for row in some(500, 1, objects=30)
+    ]
+    rows[7]["attributes"] = rows[9]["attributes"] = {}
+    for one in scenes:
+        one.publish(*rows[:250])
+        if "events" in policies:
+            one.publish(*gc_events(one.stream, one.log, "object in (o1, o2)").to_pylist(maps_as_pydicts="lossy"))
+        one.publish(*rows[250:])
+    monkeypatch.setattr(collector, "HISTORY_ROWS", 1)
+    assert scenes[0].collect(spark=spark) == scenes[1].collect() == []
+    assert scenes[0].held() == scenes[1].held()
+    assert len(scenes[0].held()) < 400
+    for one in scenes:  # the index is the same, too
+        one.publish(*rows[:100])
+        one.collect()
+    assert scenes[0].held() == scenes[1].held()
+    for one in scenes:
+        one.log.close()

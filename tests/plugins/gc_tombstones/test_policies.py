@@ -18,7 +18,6 @@ from tidings_gc_tombstones.policies import (
     GROUP,
     CollectionPolicies,
     ExplicitEvents,
-    Keyed,
     Prefix,
     keep_last,
     latest_per_key,
@@ -149,9 +148,6 @@ def test_a_policy_of_others_cannot_collect_the_newest_nor_less_than_nothing() ->
     seqs = np.arange(5)
     for said, meant in ((99, 4), (-3, 0), (4, 4), (2, 2)):
         assert Prefix(lambda *_, said=said: said).obsolete(seqs, seqs, head=4, now_ms=0) == meant
-    for wrong in (np.ones(2, np.bool_), np.ones(3, np.int64)):
-        with pytest.raises(PluginBroken, match="not a mask"):
-            Keyed(("object",), lambda rows, wrong=wrong: wrong).collects(table([update()] * 3))  # type: ignore[misc]
 
 
 # ---- a stream's policies -------------------------------------------------------------------------------------------

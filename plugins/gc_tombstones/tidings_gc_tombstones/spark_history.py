@@ -1,0 +1,90 @@
+"""A large history, collected by Spark: which updates later ones of their key make obsolete.
+
+Spark reads the columns that matter with its own readers, brings the updates of a key together, and compares positions.
+It is worth its start where there is no index yet; from then on a step finds what it needs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from tidings.filters.values import PREFIX, normal_key
+from tidings.tombstones import Tombstones
+from tidings.updates import TOMBSTONE
+from tidings_gc_tombstones.covering import EXPLICIT
+from tidings_gc_tombstones.index import KeyPlaces
+from tidings_gc_tombstones.policies import Keyed
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LENGTH_DIGITS = 8  # of a part's length in a key, in hexadecimal: four bytes
+
+
+def obsolete(
+    rows: DataFrame, policies: dict[str, Keyed], key: Sequence[str]
+) -> tuple[dict[str, Tombstones], KeyPlaces]:
+    """What is obsolete by each policy, and where the updates are that are not."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as sf
+
+    updates = rows.where((sf.col("kind") != TOMBSTONE) & ~EXPLICIT.column())
+    marked = [
+        sf.when(policy.collecting.column(), sf.col("seq")).alias(f"by_{at}")
+        for at, policy in enumerate(policies.values())
+    ]
+    keyed = updates.select("shard", "seq", key_column(key).alias("key"), *marked).where(sf.col("key").isNotNull())
+    same = Window.partitionBy("shard", "key")
+    last = [sf.coalesce(sf.max(f"by_{at}").over(same), sf.lit(-1)) for at in range(len(policies))]
+    judged = keyed.select(
+        "shard", "seq", "key", *(((sf.col("seq") < one).alias(f"by_{at}")) for at, one in enumerate(last))
+    )
+    judged = judged.persist()
+    try:
+        gone = {name: _tombstones(judged.where(f"by_{at}")) for at, name in enumerate(policies)}
+        alive = judged.where(" and ".join(["true", *(f"not by_{at}" for at in range(len(policies)))]))
+        found = alive.select("shard", "seq", "key").toArrow()
+    finally:
+        judged.unpersist()
+    return gone, KeyPlaces(found["shard"].to_numpy(), found["seq"].to_numpy(), _whole(found["key"]))
+
+
+def explicit_rows_of(rows: DataFrame) -> pa.Table:
+    """The explicit gc events among these updates."""
+    from pyspark.sql import functions as sf
+
+    from tidings.updates import SCHEMA
+
+    return rows.where(EXPLICIT.column()).withColumn("payload", sf.lit(None).cast("binary")).toArrow().cast(SCHEMA)
+
+
+def key_column(key: Iterable[str]) -> Column:
+    """The key of each update as `keys.keys_of` has it, or null."""
+    from pyspark.sql import functions as sf
+
+    parts = [_part(name).cast("binary") for name in key]
+    pieces: list[Column] = []
+    for part in parts[:-1]:
+        pieces += [sf.unhex(sf.lpad(sf.hex(sf.octet_length(part)), LENGTH_DIGITS, "0")), part]
+    return sf.concat(*pieces, parts[-1]) if pieces else parts[-1]
+
+
+def _part(name: str) -> Column:
+    from pyspark.sql import functions as sf
+
+    name = normal_key(name)
+    if name in ("object", "source"):
+        return sf.col(name)
+    return sf.element_at("attributes", sf.lit(name.removeprefix(PREFIX)))
+
+
+def _tombstones(rows: DataFrame) -> Tombstones:
+    found = rows.select("shard", "seq").toArrow()
+    return Tombstones.at(found["shard"].to_numpy(), found["seq"].to_numpy())
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([pa.array([], pa.binary()), *column.chunks])
