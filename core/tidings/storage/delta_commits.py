@@ -22,6 +22,8 @@ from tidings.storage.durable import sync_folder
 Action = dict[str, Any]
 """A line of a commit, as Delta's protocol has it."""
 
+Sign = tuple[int, int, int]
+
 ENGINE = "tidings"
 CHECKSUM = "tidings.crc32"  # of all lines of a commit but the first, which says it
 SYNC_RETRIES_S = (0.01, 0.1)
@@ -115,6 +117,14 @@ class Commits:
         if checksum is not None and checksum != zlib.crc32(content.partition(b"\n")[2]):
             raise LogUnavailable(f"commit {self._path(version)} is damaged: restore it, or the table")
         return actions
+
+    def sign(self, version: int) -> Sign | None:
+        """What tells a commit from any other that ever has its name; None if it is not there, or not any more."""
+        try:
+            found = self._path(version).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def needed(self) -> list[Path]:
         """The files that tell of the newest version: the last checkpoint, and the commits after it."""

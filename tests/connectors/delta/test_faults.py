@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.places import SUPPORT
-from tidings.errors import LogUnavailable
-from tidings.logs import Transaction, open_log
+from tidings.errors import LogUnavailable, PositionsLost
+from tidings.logs import Transaction, create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.storage import delta_commits, durable
 from tidings.storage.delta_commits import OutcomeUnknown
@@ -229,3 +229,28 @@ def test_a_reader_that_slept_takes_no_commit_for_one_that_was_cleaned_up(
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 7200)
     assert held(sleeper) == held(log)
+
+
+@pytest.mark.parametrize("how", ["made anew", "restored"])
+def test_a_reader_that_runs_while_its_log_is_made_anew_or_restored_is_told(
+    log: DeltaLog, definition: StreamDefinition, tmp_path: Path, how: str
+) -> None:
+    log.append(make_updates(10))
+    older = shutil.copytree(log.folder, tmp_path / "older")
+    for _ in range(3):
+        log.append(make_updates(10))
+    reader = open_log(definition)
+    after = reader.reach(Positions(), None)
+    shutil.rmtree(log.folder)
+    if how == "restored":
+        shutil.copytree(older, log.folder)
+    else:
+        create_log(definition).close()
+    heads = {shard: bounds.head for shard, bounds in open_log(definition).bounds().items()}
+    for _ in range(2):
+        with pytest.raises(PositionsLost, match="made anew, or restored from an older copy") as caught:
+            reader.tail(after, 10)
+        assert caught.value.lost == {shard: (Position(head.seq + 1), after[shard]) for shard, head in heads.items()}
+    log.append(make_updates(10))  # by a writer that was there before, too
+    assert held(reader) == held(open_log(definition))
+    check_log(reader, 4)
