@@ -8,6 +8,7 @@ linked into the table.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tidings.storage import durable
-from tidings.storage.delta_commits import Commits
+from tidings.storage.delta_commits import CHECKSUM, Commits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,9 +71,11 @@ def checkpoint(folder: Path) -> None:
             _take(path, commits.folder / path.name)
         durable.sync_folder(commits.folder)
         if commits.checkpointed() < version:
-            text = (made / "_last_checkpoint").read_bytes()
+            hint = json.loads((made / "_last_checkpoint").read_bytes())
+            # Of the one that is there, whoever made it.
+            hint["tags"] = {CHECKSUM: commits.checkpoint_checksum(version)}
             draft = commits.folder / f".{place.name}.tmp"
-            durable.replace(commits.folder / "_last_checkpoint", draft, lambda path: path.write_bytes(text))
+            durable.replace(commits.folder / "_last_checkpoint", draft, lambda path: path.write_text(json.dumps(hint)))
     DeltaTable(folder).cleanup_metadata()
 
 
@@ -83,6 +86,7 @@ def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
     """
     from deltalake import DeltaTable
 
+    Commits(folder).check()
     table = DeltaTable(folder)
     for name in table.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False, full=full):
         (folder / unquote(name)).unlink(missing_ok=True)
@@ -91,6 +95,7 @@ def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
 @contextlib.contextmanager
 def _stand_in(folder: Path, *, files: bool = False) -> Iterator[Path]:
     """A folder with the table's log in it, from its last checkpoint on, and with its files, if they are needed."""
+    Commits(folder).check()
     for old in folder.glob(f"{PREFIX}*"):
         with contextlib.suppress(FileNotFoundError):
             if old.stat().st_mtime < time.time() - ABANDONED_S:
