@@ -216,6 +216,28 @@ def test_the_files_of_a_writer_that_died_are_vacuumed_and_those_in_use_are_not(l
     assert held(log) == rows
 
 
+def test_those_who_write_on_delete_the_files_of_a_writer_that_died_once_they_are_an_hour_old(
+    log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan, younger = log.folder / "orphan.parquet", log.folder / "younger.parquet"
+    orphan.write_bytes(b"half")
+    age(log.folder, 2 * 3600)
+    younger.write_bytes(b"half")
+    append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
+    log.close()
+    assert (orphan.exists(), younger.exists()) == (False, True)
+    age(log.folder, 2 * 3600)
+    append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
+    log.close()
+    assert younger.exists(), "a look is not taken each time"
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3601)
+    append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
+    log.close()
+    assert not younger.exists()
+    assert held(log).num_rows == 3 * maintenance.MAINTENANCE_INTERVAL_VERSIONS * 5
+
+
 def test_a_table_that_another_engine_compacted_is_still_the_same_log(
     log: DeltaLog, definition: StreamDefinition
 ) -> None:
