@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tidings.storage import durable
-from tidings.storage.delta_commits import CHECKSUM, Commits
+from tidings.storage.delta_commits import CHECKSUM, Action, Commits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,17 +44,47 @@ def create(folder: Path, schema: pa.Schema, **options: Any) -> None:
 
 def write(folder: Path, change: Callable[[DeltaTable], object]) -> bool:
     """Carry out a change that makes one commit; False, and nothing changed, if another writer came first."""
+    with _stand_in(folder, files=True) as place:
+        version, actions = _changed(folder, place, change)
+        return Commits(folder).put(version, actions)
+
+
+def rewrite(folder: Path, change: Callable[[DeltaTable], object]) -> bool:
+    """Carry out a change that puts files in the place of others, whatever is added meanwhile.
+
+    False, and nothing changed, if there was nothing to do, or one of those others is not there any more.
+    """
+    commits = Commits(folder)
+    with _stand_in(folder, files=True) as place:
+        version, actions = _changed(folder, place, change)
+        replaced = {unquote(action["remove"]["path"]) for action in actions if "remove" in action}
+        while replaced:
+            if commits.put(version, actions):
+                return True
+            meanwhile = commits.read(version)
+            if meanwhile is None or any(_conflicts(action, replaced) for action in meanwhile):
+                break
+            version += 1
+    return False
+
+
+def _changed(folder: Path, place: Path, change: Callable[[DeltaTable], object]) -> tuple[int, list[Action]]:
+    """Have a change made to the stand-in; the version of its commit and what that says. Its files are the table's."""
     from deltalake import DeltaTable
 
-    with _stand_in(folder, files=True) as place:
-        table = DeltaTable(place)
-        version = table.version() + 1
-        change(table)
-        actions = Commits(place).read(version) or []
-        for action in actions:
-            if add := action.get("add"):
-                _take(place / unquote(add["path"]), folder / unquote(add["path"]))
-        return Commits(folder).put(version, actions)
+    table = DeltaTable(place)
+    version = table.version() + 1
+    change(table)
+    actions = Commits(place).read(version) or []
+    for action in actions:
+        if add := action.get("add"):
+            _take(place / unquote(add["path"]), folder / unquote(add["path"]))
+    return version, actions
+
+
+def _conflicts(action: Action, replaced: set[str]) -> bool:
+    removed = unquote(action["remove"]["path"]) if "remove" in action else None
+    return "metaData" in action or "protocol" in action or removed in replaced
 
 
 def checkpoint(folder: Path) -> None:
