@@ -75,6 +75,41 @@ def test_writers_killed_at_random_lose_repeat_and_invent_nothing(
         assert mine == list(range(len(mine))), "what is there was published, in order, without a hole"
 
 
+LARGE_APPENDS = """
+import sys
+from tidings.stream_definition import StreamDefinition
+from tidings.testing import make_updates
+from tidings_connectors.delta import log
+log.SEGMENT_ROWS = 100
+own = log.DeltaLog.open(sys.argv[1], StreamDefinition("contacts", 4, f"delta:{sys.argv[1]}"))
+while True:
+    own.append(make_updates(500))
+    print("appended", flush=True)
+"""
+
+
+def test_an_append_of_several_segments_whose_writer_is_killed_is_there_whole_or_not_at_all(log: DeltaLog) -> None:
+    rng = random.Random(5)
+    told = 0
+    for _ in range(8):
+        command = [sys.executable, "-c", LARGE_APPENDS, str(log.folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            for _ in range(rng.randrange(2, 5)):
+                began = time.monotonic()
+                assert writer.stdout.readline()
+                took = time.monotonic() - began
+                told += 1
+            time.sleep(rng.random() * took)  # anywhere within an append
+            writer.kill()
+            told += len(writer.stdout.read().split())
+        rows = held(log).num_rows
+        assert rows % 500 == 0
+        assert rows // 500 >= told
+        told = rows // 500
+    check_log(log, 4)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB."""

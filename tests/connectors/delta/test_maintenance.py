@@ -108,6 +108,28 @@ def test_a_reader_follows_through_compaction_and_vacuum(log: DeltaLog, definitio
     check_log(log, 4)
 
 
+def test_what_was_compacted_can_be_read_for_an_hour_by_who_had_planned_to(
+    log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = append_many(log, 20)
+    age(log.folder, 2 * 3600)
+    slices = log.slices(Positions(), log.reach(Positions(), None))
+
+    def read() -> int:
+        return sum(batch.num_rows for piece in slices for batch in piece.read())
+
+    assert log.compact() > 10
+    log.maintenance.vacuum()
+    assert read() == rows.num_rows
+    now = time.time()
+    monkeypatch.setattr("tidings.storage.delta_commits.milliseconds", lambda: int((now - 2 * 3600) * 1000))
+    append_many(log, 20)
+    assert log.compact() > 10
+    files = len(list(log.folder.glob("*.parquet")))
+    log.maintenance.vacuum()
+    assert len(list(log.folder.glob("*.parquet"))) < files, "what went two hours ago"
+
+
 def test_a_reader_that_slept_through_a_clean_up_of_the_delta_log_goes_on(
     log: DeltaLog, definition: StreamDefinition
 ) -> None:

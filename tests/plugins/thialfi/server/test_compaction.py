@@ -55,6 +55,29 @@ def test_compacted_tables_have_few_rows_and_say_the_same(tmp_path: Path, monkeyp
     assert service.batch(ops=[op(1, stream_schema.ONLINE)]) == [(1, "digest", 10, 1)]
 
 
+def test_a_client_that_is_away_costs_its_registrations_and_of_each_object_the_latest_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "SPARE_ROWS", 10)
+    service = filled(tmp_path)
+    service.batch(ops=[op(client, stream_schema.OFFLINE) for client in EVERYONE])
+    compactor = Compactor()
+    sizes = []
+    for version in range(1, 81):
+        service.batch(updates=[{"object": "a", "version": version, "payload": b"%d" % version}])
+        index = service.stage.opened(State(tmp_path, "test", service.batch_id))
+        index.advance(service.batch_id)
+        compactor.look(index, service.batch_id, every=5)
+        compactor.join()
+        for runs in index._runs.values():
+            while runs.merge():
+                pass
+        sizes.append(sum(row_counts(tmp_path).values()) + sum(held.rows for held in index.snapshot().values()))
+    assert max(sizes[40:]) <= max(sizes[:40]), "what is kept does not grow with the versions"
+    told = service.batch(ops=[op(client, stream_schema.ONLINE) for client in EVERYONE])
+    assert [row for row in told if row[1] != "digest"] == [(client, "notify", "a", 80, b"80") for client in EVERYONE]
+
+
 def test_many_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "MAX_FILES", 3)
     service = filled(tmp_path)
