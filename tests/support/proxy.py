@@ -19,6 +19,7 @@ class Proxy:
         self._target = (host, int(port))
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
+        self.accepted = 0  # connections, ever
         self._cut = False
         self._thawed = threading.Event()
         self._thawed.set()
@@ -77,6 +78,7 @@ class Proxy:
                     continue
                 server.settimeout(None)
                 self._open |= {client, server}
+                self.accepted += 1
             for source, sink in ((client, server), (server, client)):
                 threading.Thread(target=self._pass_on, args=(source, sink), name="proxy-pass", daemon=True).start()
 

@@ -69,6 +69,27 @@ def test_a_connection_that_falls_silent_is_given_up_and_the_flow_goes_on_over_an
 
 
 @pytest.mark.slow
+def test_flows_of_a_subscriber_that_lives_and_cannot_be_reached_any_more_go_to_another(scene: Scene) -> None:
+    prepare(scene)
+    place = ("applications", "cache", "subscribers", "r1")
+    with scene.subscriber("cache", "r1") as subscriber, Proxy(subscriber.address) as proxy:
+        record = scene.cluster.coordination.read(*place)
+        assert record is not None
+        scene.cluster.coordination.write({**record, "address": proxy.address}, *place)
+        scene.publisher("p1", patience=2.0)
+        with scene.subscriber("cache", "r2"):
+            with scene.load():
+                eventually(lambda: holders(scene) == {"r1": 3, "r2": 3})
+                eventually(lambda: len(shards_of(scene, "r1")) == len(shards_of(scene, "r2")) == 3)
+                proxy.cut()
+                gone = time.time()
+                eventually(lambda: len(shards_of(scene, "r2", since=gone)) == SHARDS, timeout=20)
+                assert time.time() - gone > 1.5, "it had its time to be reached again"
+            scene.finish("r1", "r2")
+            assert scene.cluster.coordination.read(*place) is not None
+
+
+@pytest.mark.slow
 def test_flows_move_at_a_token_when_a_subscriber_joins_or_leaves_and_are_spread_evenly(scene: Scene) -> None:
     prepare(scene)
     scene.publisher("p1")
@@ -109,6 +130,8 @@ def test_a_subscriber_that_leaves_hands_its_flows_over_at_once(scene: Scene) -> 
         eventually(lambda: len(shards_of(scene, "r1", since=left)) == SHARDS, timeout=10)
     scene.finish("r1", "r2")
     assert {event.shard for event in scene.record("r2").events("closed")} == shards_of(scene, "r2")
+    rows = scene.record("r1", "r2").rows
+    assert len(rows) == len(set(rows)), "a flow that moves at a token repeats nothing"
 
 
 @pytest.mark.slow

@@ -12,7 +12,16 @@ from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import PublisherExists, SubscriberExists
 from tidings.handlers import Handler
-from tidings.testing import eventually
+from tidings.testing import eventually, make_updates
+from tidings.updates import Update
+
+
+class Heard(Handler):
+    def __init__(self) -> None:
+        self.objects: list[str] = []
+
+    def on_update(self, update: Update) -> None:
+        self.objects.append(update.object)
 
 
 @pytest.fixture
@@ -31,13 +40,22 @@ def test_a_second_publisher_of_a_name_is_refused_and_the_first_goes_on(cluster: 
         assert cluster.coordination.children("publishers") == ["p1"]
 
 
-def test_a_second_subscriber_of_an_id_is_refused_through_another_session_too(cluster: Cluster, other: Cluster) -> None:
-    cluster.create_stream("contacts", shards=2)
-    cluster.create_application("cache", ["contacts"])
-    with other, cluster.subscribe("cache", Handler(), id="one"):
+def test_a_second_subscriber_of_an_id_is_refused_through_another_session_too_and_the_first_goes_on(
+    cluster: Cluster, other: Cluster
+) -> None:
+    stream = cluster.create_stream("contacts", shards=2)
+    cluster.create_application("cache", ["contacts"], start="earliest")
+    first, second = Heard(), Heard()
+    with other, cluster.publisher(name="p1"), cluster.subscribe("cache", first, id="one"):
         for where in (cluster, other):
             with pytest.raises(SubscriberExists, match="has a subscriber 'one' already"):
-                where.subscribe("cache", Handler(), id="one")
+                where.subscribe("cache", second, id="one")
+            with pytest.raises(PublisherExists):
+                where.publisher(name="p1")
+            stream.writable_log.append(make_updates(20))
+            count = 20 + len(first.objects)
+            eventually(lambda: len(first.objects) == count)  # noqa: B023
+    assert second.objects == []
 
 
 @pytest.mark.slow

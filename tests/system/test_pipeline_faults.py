@@ -28,6 +28,7 @@ from tidings.cluster import Cluster, connect
 from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import PipelineFailed, PipelineHeld
 from tidings.pipelines.pipeline import Pipeline
+from tidings.positions import Position, Positions
 from tidings.stages import Stage
 from tidings.stages.filter import FilterStage
 from tidings.stages.latest import LatestStage
@@ -156,6 +157,25 @@ def test_a_pipeline_whose_whole_folder_went_back_is_refused_by_its_output(
     put(newest, folder)
     make(stage=stage).run(spark, once=True)
     assert len(held(copies.log)) == 40
+
+
+@pytest.mark.parametrize("deleted", ["checkpoint", "whole folder"])
+def test_without_its_checkpoint_a_pipeline_begins_anew_and_writes_everything_a_second_time(
+    spark: SparkSession, contacts: Stream, copies: Stream, make: Make, deleted: str
+) -> None:
+    for seed in range(2):
+        contacts.writable_log.append(make_updates(10, seed=seed))
+        make(stage=EVERYTHING).run(spark, once=True)
+    contacts.writable_log.append(make_updates(10, seed=2))
+    first = contacts.log.reach(Positions(), 10)
+    contacts.writable_log.truncate(Positions({shard: Position(at.seq + 1) for shard, at in first.items()}))
+    left = len(held(contacts.log))
+    assert left == 20
+    pipeline = make(stage=EVERYTHING)
+    shutil.rmtree(pipeline.checkpoint if deleted == "checkpoint" else pipeline.folder)
+    for _ in range(2):
+        pipeline.run(spark, once=True)
+        assert len(held(copies.log)) == 20 + left
 
 
 def test_the_plan_of_a_batch_is_durable_before_anything_of_it_is_written(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import itertools
 import logging
+import math
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 MAINTENANCE_INTERVAL_VERSIONS = 64
 VACUUM_INTERVAL_VERSIONS = 64 * MAINTENANCE_INTERVAL_VERSIONS
+VACUUM_INTERVAL_S = 3600.0
 VACUUM_PAUSE_S = 300.0
 FAN_IN_SEGMENTS = 8  # neighbours of a like size that make a merge worth while
 TARGET_BYTES = 256 * 2**20  # of rows in memory, which is what a merge needs
@@ -116,7 +118,7 @@ class Maintenance:
         self._stream = stream
         self._running = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._vacuumed: float | None = None
+        self._vacuumed = -math.inf
 
     def after_commit(self, version: int) -> None:
         """Tell that this process made this version."""
@@ -186,7 +188,7 @@ class Maintenance:
             self.drop(segments[: plan_retention(segments, *limits)])
             self.compact()
             self.checkpoint()
-            if version % VACUUM_INTERVAL_VERSIONS == 0 or self._is_wasteful():
+            if version % VACUUM_INTERVAL_VERSIONS == 0 or self._is_vacuum_due():
                 self._vacuumed = time.monotonic()
                 self.vacuum()
         except Exception as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
@@ -194,10 +196,11 @@ class Maintenance:
         finally:
             self._running.release()
 
-    def _is_wasteful(self) -> bool:
-        """Whether more bytes are dead than are held, and it is a while since a look at what can be deleted."""
-        if self._vacuumed is not None and time.monotonic() - self._vacuumed < VACUUM_PAUSE_S:
-            return False
+    def _is_vacuum_due(self) -> bool:
+        """Whether it is long since a look at what can be deleted; or a while, and more bytes are dead than are held."""
+        pause = time.monotonic() - self._vacuumed
+        if not VACUUM_PAUSE_S <= pause <= VACUUM_INTERVAL_S:
+            return pause > VACUUM_INTERVAL_S
         sizes = [path.stat().st_size for path in self._table.folder.glob("*.parquet")]
         return sum(sizes) > 2 * sum(segment.size for segment in self._table.refresh().segments)
 

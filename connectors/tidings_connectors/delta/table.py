@@ -40,7 +40,7 @@ class SegmentTable:
         self._commits = Commits(folder)
         self._lock = threading.Lock()
         self._refreshed = time.time()
-        self._snapshot = self._load()
+        self._stand(self._load())
 
     @classmethod
     def create(cls, folder: Path, stream: str, shards: int) -> SegmentTable:
@@ -68,13 +68,25 @@ class SegmentTable:
             now = time.time()
             if now - self._refreshed > SLEPT_S and self._commits.checkpointed() > snapshot.version:
                 snapshot = self._load()  # a name that was cleaned up may for a moment be that of another commit
+            elif self._is_another(snapshot.version):
+                snapshot = self._load()
             self._refreshed = now
             while (commit := self._commits.read(snapshot.version + 1)) is not None:
                 snapshot = self._apply(snapshot, commit, ours=is_ours(commit))
             if self._commits.checkpointed() > snapshot.version:  # the commits that would bring us there were cleaned up
                 snapshot = self._load()
-            self._snapshot = snapshot
+            if snapshot is not self._snapshot:
+                self._stand(snapshot)
             return snapshot
+
+    def _stand(self, snapshot: SegmentSnapshot) -> None:
+        self._snapshot = snapshot
+        self._sign = self._commits.sign(snapshot.version)
+
+    def _is_another(self, version: int) -> bool:
+        """Whether the table is not the one that was read up to this version: it was made anew, or restored."""
+        sign = self._commits.sign(version)
+        return self._commits.checkpointed() < version if sign is None else sign != self._sign
 
     def ends(self, app: str) -> int:
         """What the last transaction of this application covers; `UNKNOWN_ENDS` if that was not said."""
@@ -126,7 +138,7 @@ class SegmentTable:
             if self._snapshot.version == version - 1:  # spares the next refresh from reading what is known here
                 known = {segment.path.name: segment for segment in add}
                 applied = self._apply(self._snapshot, actions, ours=True)
-                self._snapshot = replace(applied, live={**applied.live, **known})
+                self._stand(replace(applied, live={**applied.live, **known}))
         return True
 
     def _apply(self, snapshot: SegmentSnapshot, commit: list[Action], *, ours: bool) -> SegmentSnapshot:

@@ -22,8 +22,10 @@ from tidings.storage.durable import sync_folder
 Action = dict[str, Any]
 """A line of a commit, as Delta's protocol has it."""
 
+Sign = tuple[int, int, int]
+
 ENGINE = "tidings"
-CHECKSUM = "tidings.crc32"  # of all lines of a commit but the first, which says it
+CHECKSUM = "tidings.crc32"  # of all lines of a commit but the first, which says it; of a checkpoint, in its hint
 SYNC_RETRIES_S = (0.01, 0.1)
 
 
@@ -116,6 +118,14 @@ class Commits:
             raise LogUnavailable(f"commit {self._path(version)} is damaged: restore it, or the table")
         return actions
 
+    def sign(self, version: int) -> Sign | None:
+        """What tells a commit from any other that ever has its name; None if it is not there, or not any more."""
+        try:
+            found = self._path(version).stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
     def needed(self) -> list[Path]:
         """The files that tell of the newest version: the last checkpoint, and the commits after it."""
         since = self.checkpointed()
@@ -123,20 +133,41 @@ class Commits:
         return hint + [path for path in self.folder.glob("[0-9]*") if _version(path) >= since]
 
     def check(self) -> None:
-        """Raise `LogUnavailable` if a commit after the last checkpoint is not whole: delta-rs reads it as empty."""
-        since = self.checkpointed()
+        """Raise `LogUnavailable` if the last checkpoint, or a commit after it, is not whole.
+
+        delta-rs reads a torn commit as an empty one, and of a checkpoint whatever it finds in it.
+        """
+        hint = self._hint()
+        since = hint.get("version", -1)
+        known = hint.get("tags", {}).get(CHECKSUM)
+        with contextlib.suppress(FileNotFoundError):  # delta-rs finds an older one, or says what is missing
+            if known is not None and known != self.checkpoint_checksum(since):
+                raise LogUnavailable(
+                    f"checkpoint {self._checkpoint(since)} is not the one that _last_checkpoint tells of: "
+                    "restore both, or the table"
+                )
         for path in self.folder.glob("[0-9]*.json"):
             if _version(path) > since:
                 self.read(_version(path))
 
     def checkpointed(self) -> int:
         """The version of the last checkpoint; -1 if there is none. Commits up to it may be gone."""
+        version: int = self._hint().get("version", -1)
+        return version
+
+    def checkpoint_checksum(self, version: int) -> str:
+        """The checksum of a checkpoint, as its hint has it."""
+        return f"{zlib.crc32(self._checkpoint(version).read_bytes()):08x}"
+
+    def _hint(self) -> Action:
+        """What is said of the last checkpoint; nothing if there is none."""
         path = self.folder / "_last_checkpoint"
         try:
-            return int(json.loads(path.read_bytes())["version"])
+            hint = json.loads(path.read_bytes())
+            return {"version": int(hint["version"]), "tags": dict(hint.get("tags") or {})}
         except FileNotFoundError:
-            return -1
-        except (ValueError, KeyError, TypeError):
+            return {}
+        except (ValueError, KeyError, TypeError, AttributeError):
             raise LogUnavailable(f"{path} is empty or torn: delete it; the checkpoint is found without") from None
 
     def newest(self) -> int:
@@ -155,6 +186,9 @@ class Commits:
 
     def _path(self, version: int) -> Path:
         return self.folder / f"{version:020}.json"
+
+    def _checkpoint(self, version: int) -> Path:
+        return self.folder / f"{version:020}.checkpoint.parquet"
 
 
 def _version(path: Path) -> int:

@@ -8,6 +8,7 @@ linked into the table.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tidings.storage import durable
-from tidings.storage.delta_commits import Commits
+from tidings.storage.delta_commits import CHECKSUM, Action, Commits
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,17 +44,47 @@ def create(folder: Path, schema: pa.Schema, **options: Any) -> None:
 
 def write(folder: Path, change: Callable[[DeltaTable], object]) -> bool:
     """Carry out a change that makes one commit; False, and nothing changed, if another writer came first."""
+    with _stand_in(folder, files=True) as place:
+        version, actions = _changed(folder, place, change)
+        return Commits(folder).put(version, actions)
+
+
+def rewrite(folder: Path, change: Callable[[DeltaTable], object]) -> bool:
+    """Carry out a change that puts files in the place of others, whatever is added meanwhile.
+
+    False, and nothing changed, if there was nothing to do, or one of those others is not there any more.
+    """
+    commits = Commits(folder)
+    with _stand_in(folder, files=True) as place:
+        version, actions = _changed(folder, place, change)
+        replaced = {unquote(action["remove"]["path"]) for action in actions if "remove" in action}
+        while replaced:
+            if commits.put(version, actions):
+                return True
+            meanwhile = commits.read(version)
+            if meanwhile is None or any(_conflicts(action, replaced) for action in meanwhile):
+                break
+            version += 1
+    return False
+
+
+def _changed(folder: Path, place: Path, change: Callable[[DeltaTable], object]) -> tuple[int, list[Action]]:
+    """Have a change made to the stand-in; the version of its commit and what that says. Its files are the table's."""
     from deltalake import DeltaTable
 
-    with _stand_in(folder, files=True) as place:
-        table = DeltaTable(place)
-        version = table.version() + 1
-        change(table)
-        actions = Commits(place).read(version) or []
-        for action in actions:
-            if add := action.get("add"):
-                _take(place / unquote(add["path"]), folder / unquote(add["path"]))
-        return Commits(folder).put(version, actions)
+    table = DeltaTable(place)
+    version = table.version() + 1
+    change(table)
+    actions = Commits(place).read(version) or []
+    for action in actions:
+        if add := action.get("add"):
+            _take(place / unquote(add["path"]), folder / unquote(add["path"]))
+    return version, actions
+
+
+def _conflicts(action: Action, replaced: set[str]) -> bool:
+    removed = unquote(action["remove"]["path"]) if "remove" in action else None
+    return "metaData" in action or "protocol" in action or removed in replaced
 
 
 def checkpoint(folder: Path) -> None:
@@ -70,9 +101,11 @@ def checkpoint(folder: Path) -> None:
             _take(path, commits.folder / path.name)
         durable.sync_folder(commits.folder)
         if commits.checkpointed() < version:
-            text = (made / "_last_checkpoint").read_bytes()
+            hint = json.loads((made / "_last_checkpoint").read_bytes())
+            # Of the one that is there, whoever made it.
+            hint["tags"] = {CHECKSUM: commits.checkpoint_checksum(version)}
             draft = commits.folder / f".{place.name}.tmp"
-            durable.replace(commits.folder / "_last_checkpoint", draft, lambda path: path.write_bytes(text))
+            durable.replace(commits.folder / "_last_checkpoint", draft, lambda path: path.write_text(json.dumps(hint)))
     DeltaTable(folder).cleanup_metadata()
 
 
@@ -83,6 +116,7 @@ def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
     """
     from deltalake import DeltaTable
 
+    Commits(folder).check()
     table = DeltaTable(folder)
     for name in table.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False, full=full):
         (folder / unquote(name)).unlink(missing_ok=True)
@@ -91,6 +125,7 @@ def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
 @contextlib.contextmanager
 def _stand_in(folder: Path, *, files: bool = False) -> Iterator[Path]:
     """A folder with the table's log in it, from its last checkpoint on, and with its files, if they are needed."""
+    Commits(folder).check()
     for old in folder.glob(f"{PREFIX}*"):
         with contextlib.suppress(FileNotFoundError):
             if old.stat().st_mtime < time.time() - ABANDONED_S:

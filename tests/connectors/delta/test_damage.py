@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tidings.errors import LogUnavailable
-from tidings.logs import open_log
+from tidings.logs import Transaction, open_log
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import held, make_updates
 from tidings_connectors.delta.log import DeltaLog
@@ -63,6 +63,36 @@ def test_a_flipped_bit_of_a_commit_is_an_error_that_names_it_or_changes_nothing(
         with refusing(path):
             assert held(open_log(definition)) == rows, f"bit {bit}"
         flip(path, bit)
+
+
+@pytest.mark.parametrize("name", [f"{3:020}.checkpoint.parquet", "_last_checkpoint"])
+def test_a_flipped_bit_of_a_checkpoint_is_an_error_that_names_it_or_changes_nothing(
+    log: DeltaLog, definition: StreamDefinition, name: str
+) -> None:
+    for number in range(3):
+        log.append(make_updates(10), Transaction("query", number))
+    log.maintenance.checkpoint()
+    rows, path = held(log), log.folder / "_delta_log" / name
+    for bit in random.Random(1).sample(range(path.stat().st_size * 8), 400):
+        flip(path, bit)
+        with refusing(path):
+            fresh = DeltaLog.open(str(log.folder), definition)
+            assert held(fresh) == rows, f"bit {bit}"
+            assert fresh.append(make_updates(10), Transaction("query", 2)) is None, f"bit {bit}"
+        flip(path, bit)
+
+
+def test_nothing_is_made_of_a_damaged_checkpoint_and_nothing_deleted(log: DeltaLog) -> None:
+    log.append(make_updates(10))
+    log.maintenance.checkpoint()
+    log.append(make_updates(10))
+    path = log.folder / "_delta_log" / f"{1:020}.checkpoint.parquet"
+    flip(path, path.stat().st_size * 4)
+    there = set(log.folder.rglob("*"))
+    for work in (log.maintenance.checkpoint, lambda: log.maintenance.vacuum(grace_hours=0)):
+        with pytest.raises(LogUnavailable, match=path.name):
+            work()
+        assert set(log.folder.rglob("*")) == there
 
 
 def test_spark_does_not_read_a_flipped_bit_either(spark: SparkSession, log: DeltaLog) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.places import SUPPORT
-from tidings.errors import LogUnavailable
-from tidings.logs import Transaction, open_log
+from tidings.errors import LogUnavailable, PositionsLost
+from tidings.logs import Transaction, create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.storage import delta_commits, durable
 from tidings.storage.delta_commits import OutcomeUnknown
@@ -73,6 +73,41 @@ def test_writers_killed_at_random_lose_repeat_and_invent_nothing(
             assert place[name] == seq, "what was acknowledged is where it was said to be"
         mine = sorted(int(name.split("-")[1]) for name in place if name.startswith(f"{number}-"))
         assert mine == list(range(len(mine))), "what is there was published, in order, without a hole"
+
+
+LARGE_APPENDS = """
+import sys
+from tidings.stream_definition import StreamDefinition
+from tidings.testing import make_updates
+from tidings_connectors.delta import log
+log.SEGMENT_ROWS = 100
+own = log.DeltaLog.open(sys.argv[1], StreamDefinition("contacts", 4, f"delta:{sys.argv[1]}"))
+while True:
+    own.append(make_updates(500))
+    print("appended", flush=True)
+"""
+
+
+def test_an_append_of_several_segments_whose_writer_is_killed_is_there_whole_or_not_at_all(log: DeltaLog) -> None:
+    rng = random.Random(5)
+    told = 0
+    for _ in range(8):
+        command = [sys.executable, "-c", LARGE_APPENDS, str(log.folder)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            for _ in range(rng.randrange(2, 5)):
+                began = time.monotonic()
+                assert writer.stdout.readline()
+                took = time.monotonic() - began
+                told += 1
+            time.sleep(rng.random() * took)  # anywhere within an append
+            writer.kill()
+            told += len(writer.stdout.read().split())
+        rows = held(log).num_rows
+        assert rows % 500 == 0
+        assert rows // 500 >= told
+        told = rows // 500
+    check_log(log, 4)
 
 
 @pytest.fixture
@@ -229,3 +264,28 @@ def test_a_reader_that_slept_takes_no_commit_for_one_that_was_cleaned_up(
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 7200)
     assert held(sleeper) == held(log)
+
+
+@pytest.mark.parametrize("how", ["made anew", "restored"])
+def test_a_reader_that_runs_while_its_log_is_made_anew_or_restored_is_told(
+    log: DeltaLog, definition: StreamDefinition, tmp_path: Path, how: str
+) -> None:
+    log.append(make_updates(10))
+    older = shutil.copytree(log.folder, tmp_path / "older")
+    for _ in range(3):
+        log.append(make_updates(10))
+    reader = open_log(definition)
+    after = reader.reach(Positions(), None)
+    shutil.rmtree(log.folder)
+    if how == "restored":
+        shutil.copytree(older, log.folder)
+    else:
+        create_log(definition).close()
+    heads = {shard: bounds.head for shard, bounds in open_log(definition).bounds().items()}
+    for _ in range(2):
+        with pytest.raises(PositionsLost, match="made anew, or restored from an older copy") as caught:
+            reader.tail(after, 10)
+        assert caught.value.lost == {shard: (Position(head.seq + 1), after[shard]) for shard, head in heads.items()}
+    log.append(make_updates(10))  # by a writer that was there before, too
+    assert held(reader) == held(open_log(definition))
+    check_log(reader, 4)

@@ -221,6 +221,7 @@ def test_sparks_delta_reader_sees_the_same_rows(spark: SparkSession, log: DeltaL
     for seed in range(20):
         log.append(make_updates(10, seed=seed))
     log.compact()
+    log.maintenance.checkpoint()
     theirs = spark.read.format("delta").load(str(log.folder)).orderBy("shard", "seq").toArrow()
     ours = held(log)
     assert theirs["payload"].to_pylist() == ours["payload"].to_pylist()

@@ -108,6 +108,28 @@ def test_a_reader_follows_through_compaction_and_vacuum(log: DeltaLog, definitio
     check_log(log, 4)
 
 
+def test_what_was_compacted_can_be_read_for_an_hour_by_who_had_planned_to(
+    log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = append_many(log, 20)
+    age(log.folder, 2 * 3600)
+    slices = log.slices(Positions(), log.reach(Positions(), None))
+
+    def read() -> int:
+        return sum(batch.num_rows for piece in slices for batch in piece.read())
+
+    assert log.compact() > 10
+    log.maintenance.vacuum()
+    assert read() == rows.num_rows
+    now = time.time()
+    monkeypatch.setattr("tidings.storage.delta_commits.milliseconds", lambda: int((now - 2 * 3600) * 1000))
+    append_many(log, 20)
+    assert log.compact() > 10
+    files = len(list(log.folder.glob("*.parquet")))
+    log.maintenance.vacuum()
+    assert len(list(log.folder.glob("*.parquet"))) < files, "what went two hours ago"
+
+
 def test_a_reader_that_slept_through_a_clean_up_of_the_delta_log_goes_on(
     log: DeltaLog, definition: StreamDefinition
 ) -> None:
@@ -214,6 +236,28 @@ def test_the_files_of_a_writer_that_died_are_vacuumed_and_those_in_use_are_not(l
     log.maintenance.vacuum()
     assert not any(path.exists() for path in (orphan, draft, staged))
     assert held(log) == rows
+
+
+def test_those_who_write_on_delete_the_files_of_a_writer_that_died_once_they_are_an_hour_old(
+    log: DeltaLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orphan, younger = log.folder / "orphan.parquet", log.folder / "younger.parquet"
+    orphan.write_bytes(b"half")
+    age(log.folder, 2 * 3600)
+    younger.write_bytes(b"half")
+    append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
+    log.close()
+    assert (orphan.exists(), younger.exists()) == (False, True)
+    age(log.folder, 2 * 3600)
+    append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
+    log.close()
+    assert younger.exists(), "a look is not taken each time"
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 3601)
+    append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
+    log.close()
+    assert not younger.exists()
+    assert held(log).num_rows == 3 * maintenance.MAINTENANCE_INTERVAL_VERSIONS * 5
 
 
 def test_a_table_that_another_engine_compacted_is_still_the_same_log(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,12 @@ def test_nobody_waits_for_long_for_a_turn_whose_writer_is_dead_or_stopped(log: D
     folder = log.folder / "_turns"
     folder.mkdir()
     (folder / "00000000000000000000-dead").touch()
+    began = time.monotonic()
     assert log.append(make_updates(3)) is not None
+    assert 1 < time.monotonic() - began < 10, "it is waited for, some 2 s"
+    began = time.monotonic()
     assert log.append(make_updates(3)) is not None
+    assert time.monotonic() - began < 1, "and not again"
     log.maintenance.vacuum(grace_hours=0)
     assert list(folder.iterdir()) == []
 

@@ -89,3 +89,5 @@ def test_flows_move_from_a_subscriber_that_is_busy_to_one_that_is_not(scene: Sce
             assert records["busy"]["load"] > 0.5 > records["idle"]["load"]
             assert records["busy"]["weight"] < records["busy"]["capacity"]
         scene.finish("busy", "idle", timeout=60)
+        rows = scene.record("busy", "idle").rows
+        assert len(rows) == len(set(rows)), "a flow that moves at a token repeats nothing"

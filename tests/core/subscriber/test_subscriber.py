@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import logging
 import socket
 import subprocess
@@ -129,6 +131,54 @@ def test_an_update_that_fails_once_is_tried_again_and_those_before_it_are_not_re
     publish(stream, "bad", "good", "better")
     with cluster.publisher(), cluster.subscribe("cache", notes, backoff=0.01):
         eventually(lambda: sorted(notes.objects) == ["bad", "better", "good"])
+
+
+def test_a_callback_that_goes_on_raising_is_called_again_after_longer_and_longer_pauses(
+    cluster: Cluster, stream: Stream
+) -> None:
+    called: list[float] = []
+
+    class Failing(Handler):
+        def on_update(self, update: Update) -> None:
+            called.append(time.monotonic())
+            raise RuntimeError("again")
+
+    publish(stream, "bad")
+    with cluster.publisher(), cluster.subscribe("cache", Failing(), retries=4, backoff=0.1):
+        eventually(lambda: [one.reason for one in status(cluster) if one.state == "parked"])
+    pauses = [later - earlier for earlier, later in itertools.pairwise(called)]
+    assert len(pauses) == 4
+    assert all(pause >= 0.05 * 2**number for number, pause in enumerate(pauses))
+
+
+def test_a_subscriber_that_cannot_be_reached_is_tried_ever_less_often_until_another_comes(
+    cluster: Cluster, stream: Stream
+) -> None:
+    tried: list[float] = []
+
+    def hang_up(listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # it is closed
+            while True:
+                listener.accept()[0].close()
+                tried.append(time.monotonic())
+
+    publish(stream, "alice", "bob")
+    patience = 4.0
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=hang_up, args=(listener,), daemon=True).start()
+        record = {"address": f"127.0.0.1:{listener.getsockname()[1]}", "capacity": 1.0, "pid": 0}
+        cluster.coordination.create(record, "applications", "cache", "subscribers", "gone", ephemeral=True)
+        with cluster.publisher(patience=patience):
+            assert eventually(lambda: failing(cluster))
+            eventually(lambda: tried and time.monotonic() - tried[0] > 2 * patience, timeout=30)
+            pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
+            assert len(pauses) < 20, "which are of 0.1 s at first"
+            assert max(pauses) > 1, "and of 2 s in the end"
+            notes = Notes()
+            with cluster.subscribe("cache", notes):
+                eventually(lambda: sorted(set(notes.objects)) == ["alice", "bob"], timeout=30)
+                eventually(lambda: not failing(cluster))
+        listener.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_reason_that_is_no_proper_text_harms_its_own_flow_alone(cluster: Cluster, stream: Stream) -> None:

@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 
+from tidings.errors import LogUnavailable
+from tidings.storage import delta_staging
 from tidings.storage.sorted_runs import RunsSnapshot
 from tidings_thialfi.server.tables import STAMP, TABLES, Index, stamped
 
@@ -48,7 +50,7 @@ class Compactor:
         for name, held in tables.items():
             try:
                 compact(index, name, batch_id, held)
-            except (DeltaError, OSError) as error:
+            except (DeltaError, OSError, LogUnavailable) as error:
                 logger.warning("table %s was not compacted, and will be later: %s", index.folder / name, error)
 
 
@@ -65,10 +67,13 @@ def compact(index: Index, name: str, batch_id: int, held: RunsSnapshot) -> str |
         rows = pa.RecordBatchReader.from_batches(schema, _batches(index, name, batch_id, held, schema))
         # The names of checkpoints are Spark's, and have no quote in them.
         up_to = f"app <> '{index.app}' or batch <= {batch_id}"
-        write_deltalake(table, rows, mode="overwrite", predicate=up_to)
-        return "rewritten"
-    if len(table.file_uris()) > MAX_FILES:
-        table.optimize.compact()
+        done = delta_staging.rewrite(
+            place, lambda stand_in: write_deltalake(stand_in, rows, mode="overwrite", predicate=up_to)
+        )
+        return "rewritten" if done else None
+    if len(table.file_uris()) > MAX_FILES and delta_staging.rewrite(
+        place, lambda stand_in: stand_in.optimize.compact()
+    ):
         return "joined"
     return None
 

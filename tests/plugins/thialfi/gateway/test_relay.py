@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.gateway_scene import Client, Process, Scene, online, scene_of
+from tests.support.proxy import Proxy
 from tidings.cluster import Cluster
 from tidings.flow_status import status
 from tidings.testing import eventually
@@ -99,6 +101,31 @@ def test_when_a_gateway_dies_its_flows_and_its_clients_go_to_the_other(scene: Sc
         count = 1 if theirs[scene.notifications.shard_of(str(client.client))] == "g2" else 2
         _told_by_the_survivor(scene, client, count)
     _told_by_the_survivor(scene, again, 2)
+
+
+@pytest.mark.slow
+def test_a_line_between_gateways_that_falls_silent_is_opened_anew_and_its_clients_are_marked_online_again(
+    scene: Scene,
+) -> None:
+    secret = scene.secret_file("peers", "between-gateways")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with Proxy(f"127.0.0.1:{port}") as line:
+        options = ("--listen", f"127.0.0.1:{port}", "--advertise", line.address)
+        scene.gateway("g1", "--peer-secret", str(secret), *options)
+        here = scene.gateway("g2", "--peer-secret", str(secret))
+        eventually(lambda: set(holders(scene).values()) == {"g1", "g2"})
+        theirs = holders(scene)
+        client = online(scene, here)
+        while theirs[scene.notifications.shard_of(str(client.client))] != "g1":
+            client = online(scene, here)
+        assert line.accepted == 1
+        line.freeze()  # both gateways live, and neither hears that the other cannot be reached
+        scene.notify(client.client, "alice", 1)
+        eventually(lambda: line.accepted == 2, timeout=60)
+        line.heal()
+        _told_by_the_survivor(scene, client, 2)
+        assert holders(scene) == theirs, "the flows have stayed where they were"
 
 
 def test_when_a_gateway_leaves_the_other_takes_over_and_nobody_misses_anything(

@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.compute as pc
 import pytest
 
+from tests.support import power_loss
 from tests.support.thialfi_stage import Service, op, register, unregister
 from tidings.stages.state import State
 from tidings.testing import eventually, read_table
@@ -54,6 +55,29 @@ def test_compacted_tables_have_few_rows_and_say_the_same(tmp_path: Path, monkeyp
     assert service.batch(ops=[op(1, stream_schema.ONLINE)]) == [(1, "digest", 10, 1)]
 
 
+def test_a_client_that_is_away_costs_its_registrations_and_of_each_object_the_latest_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "SPARE_ROWS", 10)
+    service = filled(tmp_path)
+    service.batch(ops=[op(client, stream_schema.OFFLINE) for client in EVERYONE])
+    compactor = Compactor()
+    sizes = []
+    for version in range(1, 81):
+        service.batch(updates=[{"object": "a", "version": version, "payload": b"%d" % version}])
+        index = service.stage.opened(State(tmp_path, "test", service.batch_id))
+        index.advance(service.batch_id)
+        compactor.look(index, service.batch_id, every=5)
+        compactor.join()
+        for runs in index._runs.values():
+            while runs.merge():
+                pass
+        sizes.append(sum(row_counts(tmp_path).values()) + sum(held.rows for held in index.snapshot().values()))
+    assert max(sizes[40:]) <= max(sizes[:40]), "what is kept does not grow with the versions"
+    told = service.batch(ops=[op(client, stream_schema.ONLINE) for client in EVERYONE])
+    assert [row for row in told if row[1] != "digest"] == [(client, "notify", "a", 80, b"80") for client in EVERYONE]
+
+
 def test_many_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compaction, "MAX_FILES", 3)
     service = filled(tmp_path)
@@ -66,6 +90,29 @@ def test_many_small_files_are_joined(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert compact(index, "objects", service.batch_id - 1, held["objects"]) is None
     assert row_counts(tmp_path)["objects"] == 6
     change(service, 7)
+
+
+@pytest.mark.parametrize("names", [False, True])
+@pytest.mark.parametrize(("limit", "done"), [("SPARE_ROWS", "rewritten"), ("MAX_FILES", "joined")])
+def test_compacted_tables_outlive_a_power_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: bool, limit: str, done: str
+) -> None:
+    monkeypatch.setattr(compaction, limit, -1000 if limit == "SPARE_ROWS" else 3)
+    with power_loss.disk(tmp_path) as disk:
+        service = filled(disk.folder / "service")
+        for version in range(1, 7):
+            change(service, version)
+        index = service.stage.opened(State(service.folder, "test", service.batch_id))
+        index.advance(service.batch_id)
+        assert compact(index, "objects", service.batch_id - 1, index.snapshot()["objects"]) == done
+        change(service, 7)
+        service.close()
+        with disk.after_power_loss(names=names) as folder:
+            again = Service(folder / "service")
+            again.batch_id = service.batch_id
+            told = again.batch(ops=[op(client, stream_schema.ONLINE) for client in EVERYONE])
+            assert [row for row in told if row[1] != "digest"] == [(client, "notify", "a", 7) for client in EVERYONE]
+            again.close()
 
 
 def test_what_has_ended_is_forgotten_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
