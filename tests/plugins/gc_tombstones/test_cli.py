@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.core.cli.conftest import address, joined, run
+from tests.support.commands import Run
+from tidings.cluster import Cluster
+from tidings.testing import held
+from tidings.updates import TOMBSTONE
+
+__all__ = ["address", "joined", "run"]
+
+
+@pytest.fixture
+def filled(joined: Cluster, tmp_path: Path) -> Cluster:
+    """A cluster with a stream of ten objects, changed ten times each."""
+    log = f"delta:{tmp_path / 'contacts'}"
+    stream = joined.create_stream("contacts", 2, log, collect={"latest_per_key": True, "events": True})
+    with stream.producer() as producer:
+        producer.publish_many([{"object": f"o{n}", "version": v} for v in range(10) for n in range(10)]).result()
+    return joined
+
+
+def test_a_plan_says_what_would_go_and_a_run_lets_it_go(filled: Cluster, run: Run) -> None:
+    plan = run("gc", "plan", "contacts", "--json").json
+    assert (plan["held"], plan["refused"]) == (100, [])
+    assert [(one["policy"], one["updates"]) for one in plan["policies"]] == [("latest_per_key", 90), ("all", 90)]
+    assert all(one["bytes"] > 0 for one in plan["policies"])
+    before = run("gc", "status", "--json").json[0]
+    assert (before["updates"], before["collected"], before["last_run"]) == (100, 0, None)
+    assert run("gc", "run", "--json").json == [{"stream": "contacts", "read": 100, "collected": 90, "refused": 0}]
+    after = run("gc", "status", "contacts", "--json").json[0]
+    assert (after["updates"], after["collected"], after["ratio"]) == (10, 90, 0.9)
+    assert after["last_run"] is not None
+    assert run("gc", "run", "contacts", "--json").json == [
+        {"stream": "contacts", "read": 0, "collected": 0, "refused": 0}
+    ]
+
+
+def test_people_see_tables(filled: Cluster, run: Run) -> None:
+    plan = run("gc", "plan", "contacts")
+    assert plan.code == 0
+    assert "latest_per_key" in plan.out
+    assert "100 updates are held; nothing was collected" in plan.err
+    done = run("gc", "run", "contacts")
+    assert "contacts: 100 updates read, 90 collected" in done.err
+    assert "90.0%" in run("gc", "status").out
+
+
+def test_a_gc_event_is_published_and_what_it_matches_goes(filled: Cluster, run: Run) -> None:
+    published = run("streams", "collect", "contacts", "object in (o1, o2)", "--json")
+    assert published.code == 0
+    assert set(published.json["positions"]) == {"0", "1"}
+    run("gc", "run", "contacts")
+    rows = held(filled.stream("contacts").log).to_pylist()
+    left = [row["object"] for row in rows if row["kind"] not in (TOMBSTONE, "gc")]
+    assert sorted(left) == sorted(f"o{n}" for n in range(10) if n not in (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("gc", "run", "nobody"), "there is no stream 'nobody'"),
+        (("streams", "collect", "contacts", "object ="), "expected a value"),
+        (("streams", "collect", "contacts", "version < 3"), "speaks of object and of seq"),
+        (("streams", "create", "more", "--log", "delta:more", "--collect", "keep_last=0"), "1 or more"),
+        (("streams", "create", "more", "--log", "delta:more", "--collect", "latest"), "no collection policy 'latest'"),
+    ],
+)
+def test_a_mistake_is_one_sentence(filled: Cluster, run: Run, arguments: tuple[str, ...], reason: str) -> None:
+    result = run(*arguments)
+    assert result.code == 1
+    assert reason in result.err
+    assert "Traceback" not in result.err
+    assert [stream.name for stream in filled.streams()] == ["contacts"]
+
+
+def test_a_stream_without_policies_is_refused_with_the_cure(joined: Cluster, run: Run, tmp_path: Path) -> None:
+    joined.create_stream("plain", 1, f"delta:{tmp_path / 'plain'}")
+    assert "give one `collect: {latest_per_key: true}`" in run("gc", "run").err
+    assert "latest_per_key: true" in run("gc", "run", "plain").err
+
+
+def test_policies_come_from_tidings_yml_and_can_be_changed(joined: Cluster, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "tidings.yml"
+    text = "streams: {contacts: {shards: 2, log: 'delta:contacts', collect: {%s}}}\n"
+    file.write_text(text % "latest_per_key: true")
+    assert run("apply", str(file)).code == 0
+    assert joined.stream("contacts").definition.collect == {"latest_per_key": True}
+    file.write_text(text % "keep_last: 5")
+    assert run("apply", str(file)).code == 0
+    assert joined.stream("contacts").definition.collect == {"keep_last": 5}
+    file.write_text(text % "keep_last: many")
+    result = run("apply", str(file))
+    assert result.code == 1
+    assert "tidings.yml:1: streams.contacts.collect: keep_last: 'many' is no number of updates to keep" in result.err
