@@ -30,23 +30,26 @@ KINDS = ("data", "gc")
 
 @dataclass(frozen=True)
 class Part:
-    """Conditions that must all hold: the object is one of these, the kind is this, the event is before a position."""
+    """Conditions that must all hold: the object is one of these, the kind is this, the position lies between these."""
 
     objects: frozenset[str] | None = None
     kind: str | None = None
     below: int | None = None
+    least: int | None = None
 
     def holds(self, event: Event) -> bool:
         return (
             (self.objects is None or event.object in self.objects)
             and (self.kind is None or event.kind == self.kind)
             and (self.below is None or event.seq < self.below)
+            and (self.least is None or event.seq >= self.least)
         )
 
     def __str__(self) -> str:
         parts = [f"object in ({', '.join(sorted(self.objects))})"] if self.objects is not None else []
         parts += [f"kind = {self.kind}"] if self.kind is not None else []
         parts += [f"seq < {self.below}"] if self.below is not None else []
+        parts += [f"seq >= {self.least}"] if self.least is not None else []
         return " and ".join(parts) or "everything"
 
 
@@ -269,6 +272,7 @@ parts = st.builds(
     objects=st.none() | st.frozensets(st.sampled_from((*OBJECTS, GC_OBJECT)), min_size=1, max_size=3),
     kind=st.sampled_from([None, None, None, *KINDS]),
     below=st.none() | st.integers(0, 12),
+    least=st.sampled_from([None, None, None, 0, 2, 5]),
 )
 predicates = st.lists(parts, min_size=1, max_size=2).map(lambda found: Says(tuple(found)))
 
