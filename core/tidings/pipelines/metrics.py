@@ -8,6 +8,7 @@
 | `tidings_pipeline_batch_duration_seconds` | batches: how many, and how long they took in sum |
 | `tidings_pipeline_lag_updates` | updates of an input that are still to be read; absent where that is not known |
 | `tidings_pipeline_last_progress_timestamp_seconds` | when it last showed that it goes on |
+| `tidings_stage_<name>` | what its stage says of itself |
 
 All have the label `pipeline`, the lag also `stream`.
 """
@@ -45,7 +46,11 @@ class PipelineCollector(Collector):
         last = GaugeMetricFamily(
             f"{_PREFIX}last_progress_timestamp_seconds", "When the pipeline last showed that it goes on.", labels=labels
         )
+        of_stages: dict[str, GaugeMetricFamily] = {}
         for name, run in dict(self._runs).items():
+            for figure, value in run.pipeline.stage.figures().items():
+                family = GaugeMetricFamily(f"tidings_stage_{figure}", "As the stage says it.", labels=labels)
+                of_stages.setdefault(figure, family).add_metric([name], value)
             progress = run.progress
             running.add_metric([name], float(run.active))
             read.add_metric([name], progress.updates_in)
@@ -56,7 +61,7 @@ class PipelineCollector(Collector):
                     lag.add_metric([name, stream], behind)
             if progress.at is not None:
                 last.add_metric([name], progress.at)
-        return [running, read, written, batches, lag, last]
+        return [running, read, written, batches, lag, last, *of_stages.values()]
 
 
 def unready(runs: Mapping[str, PipelineRun], expected: Iterable[str]) -> list[str]:

@@ -31,6 +31,7 @@ class Pipeline(PipelineDefinition):
         lock = PipelineLock(self.cluster.coordination, self.name)
         try:
             self.note_inputs()
+            self.stage.begin(self.cluster, self.inputs)
             return PipelineRun(self, spark, lock, once=once)
         except BaseException as error:
             lock.release()

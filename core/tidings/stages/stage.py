@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from tidings.catalogue import Catalogue
     from tidings.config.yaml_lines import Key
     from tidings.stages.state import State
     from tidings.stream_definition import StreamDefinition
+    from tidings.streams import Stream
 
 GROUP = "tidings.stages"
 
@@ -61,6 +63,13 @@ class Stage(BaseModel):
             raise InvalidOption("the stage writes a stream: name it as the output")
         if not self.writes and output is not None:
             raise InvalidOption("the stage writes no stream: leave the output out")
+
+    def begin(self, cluster: Catalogue, inputs: Sequence[Stream]) -> None:
+        """The pipeline starts, and reads these streams; called before the first batch."""
+
+    def figures(self) -> Mapping[str, float]:
+        """What Prometheus is told of the stage: as `tidings_stage_<name>`, with the pipeline as a label."""
+        return {}
 
     def prepare(self, rows: DataFrame) -> DataFrame:
         """The rows as batches are to have them, chosen and changed one by one; as they are, if this is not said.
