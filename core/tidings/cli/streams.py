@@ -119,12 +119,14 @@ def create_command(
 def describe_command(
     name: Name, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
 ) -> None:
-    """Show a stream's definition, and what its log holds of each shard.
+    """Show a stream's definition, and what its log holds of each shard, what was collected included.
 
     FLOOR is the first update that is held, HEAD the newest; `-` stands where there is none, or it is not known.
     """
     with connected(zookeeper, timeout) as cluster:
         stream = cluster.stream(name)
+    from tidings.logs import CollectableLog
+
     problem: TidingsError | None = None
     shards: list[Held]
     try:
@@ -134,8 +136,13 @@ def describe_command(
         shards = [{"shard": shard, "floor": None, "head": None, "updates": None} for shard in range(stream.shards)]
     definition = stream.definition.to_json()
 
+    fields = {**definition, "updates_held": total(shards)}
+    if problem is None and isinstance(stream.log, CollectableLog):
+        sizes = stream.log.sizes()
+        fields |= {"updates_held": sizes.updates, "collected": sizes.collected}
+
     def show() -> None:
-        print_fields({**definition, "updates_held": total(shards)})
+        print_fields(fields)
         typer.echo()
         print_table(["SHARD", "FLOOR", "HEAD", "UPDATES"], [list(shard.values()) for shard in shards])
 
