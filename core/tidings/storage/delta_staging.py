@@ -68,7 +68,6 @@ def checkpoint(folder: Path) -> None:
         made = place / "_delta_log"
         for path in made.glob(f"{version:020}.checkpoint*.parquet"):
             _take(path, commits.folder / path.name)
-        durable.sync_folder(commits.folder)
         if commits.checkpointed() < version:
             text = (made / "_last_checkpoint").read_bytes()
             draft = commits.folder / f".{place.name}.tmp"
