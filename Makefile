@@ -9,7 +9,7 @@ PACKAGES := $(VENV)/.tidings-packages
 JARS := $(VENV)/.tidings-jars
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench package clean
+.PHONY: help demo test lint bench mutants package clean
 .DELETE_ON_ERROR:
 
 help: ## what can be made (this list)
@@ -36,6 +36,10 @@ lint: $(PACKAGES) ## format and rules (ruff), types (mypy), who imports whom (im
 bench: $(JARS) ## all benchmarks; ONLY=<name> one of them, QUICK=1 in under a minute
 	@echo "bench: $(or $(ONLY),all)$(if $(QUICK), (quick))"
 	@$(VENV)/bin/python -m bench $(ONLY) $(if $(QUICK),--quick) $(ARGS)
+
+mutants: $(JARS) ## faults put into a copy of the code, one at a time: which test finds each; ONLY=<name> one of them
+	@echo "mutants: $(or $(ONLY),all)"
+	@$(VENV)/bin/python -m tests.mutants $(ONLY)
 
 package: $(PACKAGES) ## wheel and sdist, into dist/, once they are checked in an empty environment (downloads packages)
 	@echo "package: wheel and sdist"

@@ -18,7 +18,7 @@ from tidings.flow_status import status
 from tidings.flows import Flow
 from tidings.handlers import Handler
 from tidings.positions import Position, Positions
-from tidings.publisher import pump, read_batch
+from tidings.publisher import read_batch
 from tidings.publisher.ownership import Ownership
 from tidings.streams import Stream
 from tidings.testing import eventually, make_updates
@@ -145,7 +145,7 @@ def test_rows_of_which_no_message_could_be_made_are_sent_later_and_none_is_passe
     stream = cluster.create_stream("contacts", shards=2)
     cluster.create_application("cache", ["contacts"], start="earliest")
     stream.writable_log.append(make_updates(100))
-    build = read_batch.messages
+    build = read_batch._message
     failures: list[int] = []
 
     def failing_once(batch: Any, parts: Any) -> Any:
@@ -154,7 +154,7 @@ def test_rows_of_which_no_message_could_be_made_are_sent_later_and_none_is_passe
             raise MemoryError
         return build(batch, parts)
 
-    monkeypatch.setattr(pump, "messages", failing_once)
+    monkeypatch.setattr(read_batch, "_message", failing_once)
     counting = Counting()
     with cluster.subscribe("cache", counting), cluster.publisher():
         eventually(lambda: counting.count == 100, timeout=15)

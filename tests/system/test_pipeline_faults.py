@@ -18,12 +18,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from kazoo.client import KazooClient
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from tests.support.drivers import PATIENCE, Drivers, Load, applied, grows, kill
 from tests.support.pipeline_fixtures import Make
+from tests.support.sessions import expire
 from tidings.cluster import Cluster, connect
 from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import PipelineFailed, PipelineHeld
@@ -241,12 +241,32 @@ def test_a_claim_of_a_process_of_this_machine_that_died_is_waited_for(cluster: C
     ending.join()
 
 
-def expire(cluster: Cluster) -> None:
-    """End the session of this cluster as ZooKeeper does when it hears nothing."""
-    twin = KazooClient(cluster.coordination.hosts, client_id=cluster.coordination.client.client_id)
-    twin.start()
-    twin.stop()
-    twin.close()
+class Losing(Stage):
+    """Lets everything through, and the session has become another when it has; Spark may have work to do still."""
+
+    def __init__(self, cluster: Cluster, lazy: bool) -> None:
+        self._cluster = cluster
+        self._lazy = lazy
+
+    def apply(self, batch: DataFrame, state: State) -> DataFrame | pa.Table:
+        rows = batch if self._lazy else batch.toArrow()
+        client = self._cluster.coordination.client
+        before = client.client_id
+        expire(self._cluster)
+        eventually(lambda: client.connected and client.client_id != before)
+        return rows
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_driver_that_loses_its_session_during_a_batch_writes_nothing_of_it(
+    spark: SparkSession, cluster: Cluster, contacts: Stream, copies: Stream, make: Make, lazy: bool
+) -> None:
+    contacts.writable_log.append(make_updates(10))
+    with pytest.raises(PipelineFailed, match="the session with ZooKeeper was lost, and another process may run"):
+        make(stage=Losing(cluster, lazy)).run(spark, once=True)
+    assert len(held(copies.log)) == 0
+    make(stage=EVERYTHING).run(spark, once=True)
+    assert len(held(copies.log)) == 10
 
 
 def test_a_lost_session_ends_the_pipeline_and_another_driver_goes_on(

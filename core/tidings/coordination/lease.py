@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import TidingsError
@@ -20,8 +21,9 @@ VALID_RATIO = 0.9  # of a session's time-out; the rest is for clocks that do not
 class Lease:
     """Renewed in the background, four times in a session's time-out. Close it to end that."""
 
-    def __init__(self, coordination: Coordination) -> None:
+    def __init__(self, coordination: Coordination, clock: Callable[[], float] = time.monotonic) -> None:
         self._coordination = coordination
+        self._clock = clock
         self._expires = 0.0
         self._stopped = threading.Event()
         self._renew()
@@ -30,7 +32,7 @@ class Lease:
 
     def valid(self) -> bool:
         """Whether the session is alive for certain."""
-        return time.monotonic() < self._expires
+        return self._clock() < self._expires
 
     def void(self) -> None:
         """The session is over: nothing is certain until ZooKeeper has answered again."""
@@ -49,7 +51,7 @@ class Lease:
                 continue  # the lease runs out by itself
 
     def _renew(self) -> None:
-        sent = time.monotonic()
+        sent = self._clock()
         self._coordination.ping()
         if not self._stopped.is_set():
             self._expires = sent + VALID_RATIO * self._coordination.session_timeout

@@ -112,7 +112,7 @@ class PipelineRun:
                 self._meter.batch_finished(batch_id, time.monotonic() - started, written)
         except BaseException as error:
             if not self._stopping.is_set():
-                self.error = error
+                self.error = self.error or error  # what Spark says of a query that was stopped explains nothing
             raise
 
     def _process(self, batch: DataFrame, batch_id: int) -> int:

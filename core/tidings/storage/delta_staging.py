@@ -99,7 +99,6 @@ def checkpoint(folder: Path) -> None:
         made = place / "_delta_log"
         for path in made.glob(f"{version:020}.checkpoint*.parquet"):
             _take(path, commits.folder / path.name)
-        durable.sync_folder(commits.folder)
         if commits.checkpointed() < version:
             hint = json.loads((made / "_last_checkpoint").read_bytes())
             # Of the one that is there, whoever made it.

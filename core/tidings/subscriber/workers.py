@@ -73,7 +73,7 @@ class Workers:
     def add(self, held: HeldFlow, era: Era, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         """Have one more message worked off. With the lock held."""
         held.todo.append((era, message, rows, reply))
-        if not held.running and not held.parked and not self._closed.is_set():
+        if not held.running and not self._closed.is_set():
             held.running = True
             self._pool.submit(self._work, held)
 

@@ -103,9 +103,14 @@ def test_spark_does_not_read_a_flipped_bit_either(spark: SparkSession, log: Delt
         log.scan(spark).collect()
 
 
-def test_a_row_that_is_missing_in_a_segment_is_an_error(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("first", "end"), [(1, 20), (0, 19)])
+def test_a_row_that_is_missing_in_a_segment_is_an_error(
+    log: DeltaLog, monkeypatch: pytest.MonkeyPatch, first: int, end: int
+) -> None:
     write = pq.ParquetWriter.write_table
-    monkeypatch.setattr(pq.ParquetWriter, "write_table", lambda writer, rows: write(writer, rows.slice(1)))
+    monkeypatch.setattr(
+        pq.ParquetWriter, "write_table", lambda writer, rows: write(writer, rows.slice(first, end - first))
+    )
     log.append(make_updates(20))
     with pytest.raises(LogUnavailable, match=segment_of(log).name):
         held(log)

@@ -4,6 +4,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,6 +22,7 @@ from tidings.updates import from_rows, shard_of
 from tidings_connectors.delta import maintenance
 from tidings_connectors.delta.log import DeltaLog
 from tidings_connectors.delta.maintenance import plan_compaction
+from tidings_connectors.delta.segments import write_segment
 
 sizes = st.lists(st.integers(1, 3000), max_size=60)
 
@@ -71,6 +73,23 @@ def test_compaction_changes_no_row_and_is_no_change_of_data(log: DeltaLog) -> No
     assert held(log) == before
     commit = (log.folder / "_delta_log" / f"{DeltaTable(log.folder).version():020}.json").read_text()
     assert '"dataChange": true' not in commit
+
+
+def test_segments_that_two_writers_compact_at_once_are_compacted_once(
+    log: DeltaLog, definition: StreamDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = append_many(log, maintenance.FAN_IN_SEGMENTS)
+    other = DeltaLog.open(str(log.folder), definition)
+
+    def overtaken(*arguments: Any) -> Any:
+        """Is called when the rows of the old segments have been read."""
+        monkeypatch.setattr(maintenance, "write_segment", write_segment)
+        assert other.compact() == maintenance.FAN_IN_SEGMENTS - 1
+        return write_segment(*arguments)
+
+    monkeypatch.setattr(maintenance, "write_segment", overtaken)
+    assert log.compact() == 0
+    assert held(log) == held(open_log(definition)) == before
 
 
 def test_every_so_many_commits_a_writer_compacts_and_checkpoints_by_itself(log: DeltaLog) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +11,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.owner import Owner, owning
 from tidings.cluster import Cluster
+from tidings.flows import Flow
 from tidings.handlers import Handler
-from tidings.positions import Position
+from tidings.positions import START, Position, Positions
+from tidings.publisher.bulk import Target, _Task
 from tidings.streams import Stream
 from tidings.testing import eventually, held, make_updates
+from tidings.wire.protocol import Era
+from tidings.wire.security import OPEN
 
 
 class Rows(Handler):
@@ -102,3 +109,59 @@ def test_a_subscriber_that_leaves_during_a_large_step_costs_a_repeat_and_no_upda
                 ),
                 timeout=90,
             )
+
+
+# What a task does, without Spark
+
+
+class Slow(Rows):
+    """Takes its time for each batch."""
+
+    def on_batch(self, rows: pa.RecordBatch) -> None:
+        time.sleep(0.05)
+        super().on_batch(rows)
+
+
+ERA = Era(1, 1)
+
+
+@pytest.fixture
+def receiver(cluster: Cluster, stream: Stream) -> Iterator[tuple[Slow, Owner]]:
+    """A subscriber of one flow, and who has opened it."""
+    cluster.create_application("all", ["contacts"], start="earliest")
+    cluster.coordination.write({"id": "r1", "epoch": ERA.epoch}, *Flow("all", "contacts", 0).place, "subscriber")
+    slow = Slow()
+    subscriber = cluster.subscribe("all", slow, id="r1")
+    with owning("all", subscriber.address) as owner:
+        assert owner.open(ERA)["t"] == "opened"
+        yield slow, owner
+    subscriber.close(timeout=0)
+
+
+def task(owner: Owner, stream: Stream, *, after: Position = START, era: Era = ERA) -> None:
+    """Have a task send all that the first shard holds after a position, in a few batches."""
+    target = Target(*owner.flow(0), era, after, owner.connection.address, owner.key, filter=0)
+    rows = stream.log.tail(Positions(), 10_000).sort_by([("shard", "ascending"), ("seq", "ascending")])
+    batches = rows.append_column("_0", pa.array([True] * len(rows))).combine_chunks().to_batches(max_chunksize=500)
+    list(_Task([target], OPEN)(batches))
+
+
+def test_a_task_ends_when_all_that_it_sent_is_processed(receiver: tuple[Slow, Owner], stream: Stream) -> None:
+    slow, owner = receiver
+    task(owner, stream)
+    assert slow.seqs == {0: expected(stream, None)[0]}
+
+
+def test_a_task_sends_what_comes_after_the_place_where_the_flow_stands(
+    receiver: tuple[Slow, Owner], stream: Stream
+) -> None:
+    slow, owner = receiver
+    task(owner, stream, after=Position(700))
+    assert slow.seqs == {0: [seq for seq in expected(stream, None)[0] if seq > 700]}
+
+
+def test_a_task_fails_if_the_subscriber_refuses_what_it_sends(receiver: tuple[Slow, Owner], stream: Stream) -> None:
+    slow, owner = receiver
+    with pytest.raises(RuntimeError, match="the subscriber does not go on: refused: that epoch is over"):
+        task(owner, stream, era=Era(ERA.epoch, ERA.turn + 1))
+    assert slow.count == 0

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -130,11 +131,7 @@ class Sends(RuleBasedStateMachine):
         """Time passes without a fault: what can happen next does. Random steps alone would seldom get this far."""
         for _ in range(rounds):
             self.append(3)
-            if self.session.wants_subscriber():
-                self.place("a", taken=True, again=True)
-            self.deliver()
-            self.board()
-            if self.session.ride is not None:
+            if self.rides():
                 reading = self.read_on(parts=2, rows=2)
                 while reading.pieces:
                     self.send_piece(reading, allowed=True)
@@ -143,6 +140,14 @@ class Sends(RuleBasedStateMachine):
             self.tick(6.0, lives=True, allowed=True)
             if heard:
                 self.deliver()
+
+    def rides(self) -> bool:
+        """Whether the flow rides, once all has happened that has to happen for it."""
+        if self.session.wants_subscriber():
+            self.place("a", taken=True, again=True)
+        self.deliver()
+        self.board()
+        return self.session.ride is not None
 
     def deliver(self) -> None:
         peer = self.peer
@@ -280,6 +285,7 @@ class Sends(RuleBasedStateMachine):
 
     # Reading
 
+    @precondition(lambda self: self.session.waits_for_ride)
     @rule()
     def board(self) -> None:
         if self.session.waits_for_ride:
@@ -327,10 +333,37 @@ class Sends(RuleBasedStateMachine):
                 self.peer.used = True
         return True
 
-    @precondition(lambda self: self.session.ride is not None)
+    def read_and_send(self) -> None:
+        """What a caravan does: append something, read it, and send it in two parts, if there is room for them."""
+        self.append(4)
+        reading = self.read_on(parts=2, rows=2)
+        while reading.pieces and self.send_piece(reading, allowed=True):
+            pass
+
+    @rule()
+    def outrun(self) -> None:
+        """The subscriber is slow: nothing is answered, and the flow is read for until its window is full."""
+        riding = self.rides()
+        while riding and self.session.bytes_in_flight < 2 * OPTIONS.window_bytes:
+            self.read_and_send()
+            riding = self.session.ride is not None
+
+    @rule(subscriber=st.sampled_from(["a", "b"]))
+    def fail(self, subscriber: str) -> None:
+        """The turn fails though the subscriber lives and has something to do; another should have the flow next."""
+        if not self.rides():
+            return
+        self.read_and_send()
+        self.fail_in_bulk()
+        self.tick(6.0, lives=True, allowed=True)
+        if self.session.wants_subscriber():
+            self.place(subscriber, taken=True, again=True)
+
     @rule(cause=st.sampled_from(["disconnected", "redefined", "refused a part"]))
     def outlive(self, cause: str) -> None:
         """A read begins, the flow's ride ends and another begins, and only then the read's parts are sent."""
+        if not self.rides():
+            return
         self.append(4)
         reading = self.read_on(parts=2, rows=2)
         if cause == "disconnected":
@@ -346,10 +379,11 @@ class Sends(RuleBasedStateMachine):
         self.board()
         self.read = reading
 
-    @precondition(lambda self: self.session.ride is not None)
-    @rule(close=st.booleans(), early=st.booleans(), restored=st.booleans(), reopened=st.booleans())
-    def acknowledge_late(self, close: bool, early: bool, restored: bool, reopened: bool) -> None:
+    @rule(close=st.booleans(), early=st.booleans(), restored=st.sampled_from([0, 0, 1, 3]), reopened=st.booleans())
+    def acknowledge_late(self, close: bool, early: bool, restored: int, reopened: bool) -> None:
         """A token is answered while more is on its way; meanwhile the log is restored, or the turn is over."""
+        if not self.rides():
+            return
         for _ in range(2):
             if self.session.ride is not None:
                 self.append(2)
@@ -367,7 +401,7 @@ class Sends(RuleBasedStateMachine):
         while early and self.writes:
             self.write(taken=True)
         if restored and self.session.sent.seq >= 1:
-            self.restore(1)
+            self.restore(restored)
         if reopened:
             self.disconnect_all()
             self.tick(6.0, lives=True, allowed=True)
@@ -381,9 +415,10 @@ class Sends(RuleBasedStateMachine):
     @precondition(lambda self: self.session.ride is not None)
     @rule()
     def fail_in_bulk(self) -> None:
-        assert self.session.ride is not None
-        self.do(self.session.abort_bulk(self.session.ride, "the job failed"))
+        if self.session.ride is not None:
+            self.do(self.session.abort_bulk(self.session.ride, "the job failed"))
 
+    @precondition(lambda self: self.session.ride is not None)
     @rule()
     def change_caravan(self) -> None:
         self.session.alight()
@@ -394,6 +429,7 @@ class Sends(RuleBasedStateMachine):
     def redefine(self, application: Application) -> None:
         self.do(self.session.redefine(application))
 
+    @precondition(lambda self: self.session.state is OPEN)
     @rule()
     def move(self) -> None:
         self.do(self.session.move())
@@ -479,6 +515,29 @@ class Sends(RuleBasedStateMachine):
 
 TestSends = Sends.TestCase
 TestSends.settings = settings(max_examples=200, stateful_step_count=50, suppress_health_check=[HealthCheck.too_slow])
+
+
+@pytest.mark.parametrize(
+    ("kind", "position"),
+    [
+        pytest.param("ack", (4, 0), id="acknowledges less than it was asked"),
+        pytest.param("ack", (6, 0), id="acknowledges more than it was asked"),
+        pytest.param("done", (6, 0), id="did what it was not sent"),
+    ],
+)
+def test_what_a_subscriber_cannot_have_done_is_an_error_and_changes_nothing(
+    kind: str, position: tuple[int, int]
+) -> None:
+    session = FlowSession(FLOW, 1, ALL, START, threading.RLock(), OPTIONS)
+    peer = cast(Connection, Peer("a"))
+    session.open(peer)
+    session.answered(peer, flow_message("opened", FLOW, session.era))
+    session.advance(Position(5), ROW_BYTES)
+    session.move()
+    with pytest.raises(ValueError, match="what it was not"):
+        session.answered(peer, flow_message(kind, FLOW, session.era, position=position))
+    assert (session.marker, session.bytes_in_flight) == (START, ROW_BYTES)
+    assert session.answered(peer, flow_message("ack", FLOW, session.era, position=(5, 0)))
 
 
 def test_nobody_but_the_session_changes_how_a_flow_being_sent_stands() -> None:

@@ -175,6 +175,23 @@ def test_what_a_session_holds_and_does_not_know_of_it_can_take_again_with_a_larg
     assert not first.write(FLOW, epoch, "datamarker", {"position": 1})
 
 
+def test_a_flow_that_another_has_had_since_it_was_looked_at_is_not_taken(owner: Make) -> None:
+    (first, _), (second, _) = owner("p1"), owner("p2")
+
+    def start(before: Position | None) -> Position:
+        """Is asked after the flow was looked at, and before it is taken."""
+        epoch = take(second)
+        assert epoch is not None
+        assert second.release(FLOW, epoch)
+        return START
+
+    epoch = take(first)
+    assert epoch is not None
+    assert first.release(FLOW, epoch)
+    assert first.take([Wanted(FLOW, start)], {}) == [None]
+    assert take(first) == epoch + 2
+
+
 def test_a_flow_begins_where_it_is_told_and_goes_on_where_it_stands(cluster: Cluster, owner: Make) -> None:
     (first, _), (second, _) = owner("p1"), owner("p2")
     taken = first.take([Wanted(FLOW, lambda before: Position(41) if before is None else before)], {})

@@ -82,7 +82,8 @@ class Gate(Filter):
 class Ride:
     """Two flows on one caravan, which is before the first of the parts of a read."""
 
-    def __init__(self, pump: Pump) -> None:
+    def __init__(self, pump: Pump, may_send: threading.Event) -> None:
+        self.may_send = may_send
         self._pump = pump
         self._gate = Gate()
         # The gate is the last one's, so that it is passed when each application has been looked at.
@@ -99,6 +100,12 @@ class Ride:
 
     def _await_gate(self) -> None:
         assert self._gate.reached.acquire(timeout=30)
+
+    def lose_lease(self) -> None:
+        """Have the part that was read come when nothing may be sent any more."""
+        self.may_send.clear()
+        self._gate.opened.release()
+        eventually(lambda: self.slow.session.ride is self.fast.session.ride is None)
 
     def get_on_again(self) -> None:
         """Have the slow flow ride on the same caravan, although that is in the midst of a read."""
@@ -128,8 +135,10 @@ def ride(cluster: Cluster, tmp_path: Path) -> Iterator[Ride]:
     for seed in range(PARTS):
         log.append(make_updates(LARGE_BATCH_ROWS, seed=seed))
     outbox = Outbox(Ownership(cluster.coordination, "here"))
-    pump = Pump(stream, log, lambda: True, outbox)
-    ride = Ride(pump)
+    may_send = threading.Event()
+    may_send.set()
+    pump = Pump(stream, log, may_send.is_set, outbox)
+    ride = Ride(pump, may_send)
     yield ride
     ride.open()
     pump.close()
@@ -147,6 +156,15 @@ def test_a_flow_whose_window_was_full_for_a_part_of_a_read_is_not_sent_the_next_
     ride.finish()
     assert ride.slow.seqs == EVERY_SEQ
     assert ride.fast.seqs == EVERY_SEQ
+
+
+def test_what_was_read_is_not_sent_once_the_lease_is_over(ride: Ride) -> None:
+    ride.next_part()
+    ride.lose_lease()
+    assert ride.slow.seqs == ride.fast.seqs == FIRST_PART
+    ride.may_send.set()
+    ride.finish()
+    assert ride.slow.seqs == ride.fast.seqs == EVERY_SEQ
 
 
 def test_a_flow_that_got_another_filter_during_a_part_of_a_read_is_not_sent_the_next_part(ride: Ride) -> None:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 from tests.support.pipeline_fixtures import Make
 from tidings.errors import InvalidOption, LogMismatch
 from tidings.stages import Stage, make
+from tidings.stages import state as state_module
 from tidings.stages.latest import LatestStage
 from tidings.stages.map import MapStage
 from tidings.stages.reshard import ReshardStage
@@ -293,17 +294,37 @@ def test_a_stage_whose_repeated_batch_differs_is_found_out(spark: SparkSession) 
         run_stage(Random(), [{"object": "a"}], spark=spark)
 
 
-def test_what_a_stale_driver_writes_changes_nothing(tmp_path: Path) -> None:
+def append_row(folder: Path, app: str, batch_id: int, partition_by: tuple[str, ...] = ()) -> None:
+    state = State(folder, app, batch_id)
     rows = pa.table({"object": ["a"], "seen": [1]}, COUNTS)
+    state.table("counts", COUNTS, partition_by=partition_by).append(rows)
+    state.commit()
+
+
+@pytest.mark.parametrize("partition_by", [(), ("object",)])
+def test_what_a_stale_driver_writes_changes_nothing(tmp_path: Path, partition_by: tuple[str, ...]) -> None:
     for batch_id in (4, 4, 3, 5):
-        state = State(tmp_path, "app", batch_id)
-        state.table("counts", COUNTS).append(rows)
-        state.commit()
+        append_row(tmp_path, "app", batch_id, partition_by)
     assert len(read_table(tmp_path, "counts")) == 2
-    other = State(tmp_path, "another-app", 0)
-    other.table("counts", COUNTS).append(rows)
-    other.commit()
+    append_row(tmp_path, "another-app", 0, partition_by)
     assert len(read_table(tmp_path, "counts")) == 3
+
+
+def test_of_two_drivers_that_write_a_batch_at_once_one_changes_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = state_module._written
+
+    def overtaken(*arguments: Any) -> Any:
+        """Is called when the first driver has seen that the table lacks the batch."""
+        monkeypatch.setattr(state_module, "_written", write)
+        append_row(tmp_path, "app", 1)
+        return write(*arguments)
+
+    append_row(tmp_path, "app", 0)
+    monkeypatch.setattr(state_module, "_written", overtaken)
+    append_row(tmp_path, "app", 1)
+    assert len(read_table(tmp_path, "counts")) == 2
 
 
 def test_a_table_is_written_once_in_a_batch(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_older_and_repeated_versions_are_ignored_also_within_a_batch(service: Se
     told = service.batch(updates=[update("alice", 3, b"3"), update("alice", 5, b"5"), update("alice", 4, b"4")])
     assert told == [(1, "notify", "alice", 5, b"5")]
     assert service.batch(updates=[update("alice", 5, b"again"), update("alice", 4)]) == []
+    assert service.batch(updates=[update("alice", 4)]) == []
     assert service.batch(updates=[update("alice", 6)]) == [(1, "notify", "alice", 6)]
 
 

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+from tests.support.sessions import expire
+from tidings.cluster import Cluster, connect
+from tidings.coordination.pipeline_lock import PipelineLock
+from tidings.testing import eventually
+
+
+def test_a_lock_that_was_lost_is_not_had_again_by_the_session_that_comes_after(cluster: Cluster) -> None:
+    with connect(cluster.address, session_timeout=2) as own:
+        lock = PipelineLock(own.coordination, "p")
+        assert lock.valid()
+        expire(own)
+        eventually(lambda: not lock.valid())
+        eventually(lambda: lock._lease.valid())  # of the session that comes after
+        assert not lock.valid()
+        with connect(cluster.address) as other:
+            taken = PipelineLock(other.coordination, "p")
+            assert taken.valid()
+            assert not lock.valid()
+            lock.release()
+            assert other.coordination.read("pipelines", "p") is not None
+            taken.release()

@@ -1,0 +1,1079 @@
+"""The faults that `tests.mutants` tries: each takes away a thing that safety rests on, and names who should notice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+CORE = "core/tidings"
+DELTA = "connectors/tidings_connectors/delta"
+POSTGRES = "connectors/tidings_connectors/postgres"
+THIALFI = "plugins/thialfi/tidings_thialfi"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault: `old`, which stands in the file once, is replaced by `new`.
+
+    `tests` are files or tests, as few as will do. `explained` says why no test can find it.
+    """
+
+    name: str
+    breaks: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...] = ()
+    explained: str = ""
+
+    def applied(self, root: Path) -> str:
+        """The file with the fault in it; ValueError if the code has moved on."""
+        text = (root / self.file).read_text()
+        if text.count(self.old) != 1:
+            raise ValueError(
+                f"{self.name}: the code has moved on, {self.file} has {text.count(self.old)} of {self.old!r}"
+            )
+        return text.replace(self.old, self.new)
+
+
+def _of(file: str, *names: str) -> tuple[str, ...]:
+    """Tests of one file."""
+    return tuple(f"{file}::{name}" for name in names)
+
+
+TAKING = ("tests/core/publisher/test_ownership.py",)
+BROKEN_TAKING = _of(
+    "tests/system/test_flow_progress.py", "test_flows_that_are_taken_while_the_connection_breaks_are_all_sent"
+)
+
+OWNERSHIP = (
+    Fault(
+        "epoch-not-increased",
+        "an owner that was replaced has the epoch of the one that came after",
+        f"{CORE}/publisher/ownership.py",
+        'transaction.set_data(place["epoch"], encode({}), epoch - 1)',
+        "pass",
+        TAKING,
+    ),
+    Fault(
+        "epoch-read-and-taken-apart",
+        "a flow is taken though another had it since it was looked at",
+        f"{CORE}/publisher/ownership.py",
+        'transaction.set_data(place["epoch"], encode({}), epoch - 1)',
+        'transaction.set_data(place["epoch"], encode({}))',
+        TAKING,
+    ),
+    Fault(
+        "owner-outlives-session",
+        "the flows of a publisher that died stay its own",
+        f"{CORE}/publisher/ownership.py",
+        'encode({"publisher": self._member, **record}), ephemeral=True)',
+        'encode({"publisher": self._member, **record}))',
+        TAKING,
+    ),
+    Fault(
+        "owner-of-another-session-disowned",
+        "a flow is taken from its owner",
+        f"{CORE}/publisher/ownership.py",
+        "if stat.owner_session_id != self._coordination.client.client_id[0]:",
+        "if False:",
+        TAKING,
+    ),
+    Fault(
+        "definition-not-checked",
+        "a flow is taken for an application that was changed meanwhile",
+        f"{CORE}/publisher/ownership.py",
+        'tree.path("applications", flow.application), wanted.defined)',
+        'tree.path("applications", flow.application), -1)',
+        TAKING,
+    ),
+    Fault(
+        "write-not-fenced",
+        "a stale owner writes datamarkers",
+        f"{CORE}/publisher/ownership.py",
+        'transaction.check(self._coordination.path(*flow.place, "epoch"), epoch)\n        transaction.set_data',
+        "transaction.set_data",
+        TAKING,
+    ),
+    Fault(
+        "release-not-fenced",
+        "a stale owner releases the flow of the one that came after",
+        f"{CORE}/publisher/ownership.py",
+        'transaction.check(self._coordination.path(*flow.place, "epoch"), epoch)\n        transaction.delete',
+        "transaction.delete",
+        TAKING,
+    ),
+    Fault(
+        "taking-unanswered-not-retaken",
+        "a flow is owned, and sent by nobody",
+        f"{CORE}/publisher/publisher.py",
+        'owner is None or owner.get("publisher") == self.name]',
+        "owner is None]",
+        BROKEN_TAKING,
+    ),
+    Fault(
+        "unanswered-taking-believed",
+        "a flow is sent whose taking ZooKeeper may not have carried out",
+        f"{CORE}/publisher/ownership.py",
+        'logger.info("a flow was perhaps taken: %s", error)\n            return False',
+        'logger.info("a flow was perhaps taken: %s", error)\n            return True',
+        BROKEN_TAKING,
+        explained="an owner sends nothing before it has named the holder, and that is fenced by the epoch",
+    ),
+    Fault(
+        "flows-kept-without-session",
+        "a publisher that lost its session goes on with the flows of before",
+        f"{CORE}/publisher/publisher.py",
+        "self._outbox.end(session)\n        self._given_up.clear()",
+        "pass\n        self._given_up.clear()",
+        ("tests/core/publisher/test_publisher.py",),
+    ),
+    Fault(
+        "others-record-released",
+        "who leaves takes away the record of who came after under its name",
+        f"{CORE}/coordination/zookeeper.py",
+        "if there is None or there.owner_session_id != self._client.client_id[0]:",
+        "if there is None:",
+        _of("tests/system/test_names.py", "test_who_leaves_takes_away_its_own_record_and_not_that_of_who_came_after"),
+    ),
+    Fault(
+        "name-taken-twice",
+        "two processes have one name",
+        f"{CORE}/coordination/zookeeper.py",
+        "ours = there is not None and there.owner_session_id == self._client.client_id[0]",
+        "ours = there is not None",
+        _of(
+            "tests/system/test_names.py",
+            "test_a_publisher_that_lost_its_session_waits_while_another_has_taken_its_name",
+        ),
+    ),
+)
+
+OPENING = ("tests/core/subscriber/test_opening.py",)
+LEASES = ("tests/core/coordination/test_lease.py",)
+
+LEASE = (
+    Fault(
+        "lease-renewed-by-a-read",
+        "a server that is cut off from its leader renews leases",
+        f"{CORE}/coordination/zookeeper.py",
+        "self._client.sync_async(self.root)",
+        "self._client.exists_async(self.root)",
+        ("tests/system/test_ensemble_faults.py",),
+    ),
+    Fault(
+        "lease-longer-than-session",
+        "a lease outlives its session",
+        f"{CORE}/coordination/lease.py",
+        "VALID_RATIO = 0.9",
+        "VALID_RATIO = 2.0",
+        LEASES,
+    ),
+    Fault(
+        "lease-without-margin",
+        "a lease outlives its session if the clock here is slower than ZooKeeper's",
+        f"{CORE}/coordination/lease.py",
+        "VALID_RATIO = 0.9",
+        "VALID_RATIO = 1.0",
+        explained="the clocks of one machine run alike",
+    ),
+    Fault(
+        "lease-without-end",
+        "a lease that was valid once is valid for good",
+        f"{CORE}/coordination/lease.py",
+        "return self._clock() < self._expires",
+        "return self._expires > 0",
+        LEASES,
+    ),
+    Fault(
+        "lease-from-the-answer",
+        "a lease counts from when the answer came, and not from when it was asked for",
+        f"{CORE}/coordination/lease.py",
+        "sent = self._clock()\n        self._coordination.ping()",
+        "self._coordination.ping()\n        sent = self._clock()",
+        LEASES,
+    ),
+    Fault(
+        "lease-as-asked-for",
+        "a lease counts on a longer session than ZooKeeper grants",
+        f"{CORE}/coordination/zookeeper.py",
+        "self.session_timeout = answer[0].time_out / 1000",
+        "pass",
+        ("tests/core/coordination/test_zookeeper.py",),
+    ),
+    Fault(
+        "publisher-sends-without-lease",
+        "a publisher that slept sends when it wakes",
+        f"{CORE}/publisher/publisher.py",
+        "return self._lease.valid() and not self._suspended",
+        "return not self._suspended",
+        ("tests/core/publisher/test_publisher.py",),
+    ),
+    Fault(
+        "read-sent-without-lease",
+        "what was read while the lease was valid is sent when it is not",
+        f"{CORE}/publisher/pump.py",
+        "allowed = self._may_send()",
+        "allowed = True",
+        ("tests/core/publisher/test_pump.py",),
+    ),
+    Fault(
+        "handler-called-without-lease",
+        "a subscriber whose flows others may have calls its handler",
+        f"{CORE}/subscriber/workers.py",
+        "if self._lease_valid():\n                return",
+        "return",
+        OPENING,
+    ),
+    Fault(
+        "lost-lock-comes-back",
+        "a driver that lost its lock believes to have it once its session is renewed",
+        f"{CORE}/coordination/pipeline_lock.py",
+        "return not self._lost and self._lease.valid()",
+        "return self._lease.valid()",
+        ("tests/core/coordination/test_pipeline_lock.py",),
+    ),
+)
+
+SUBSCRIBER = (
+    Fault(
+        "opened-unasked",
+        "a flow is opened though ZooKeeper names nobody, or another",
+        f"{CORE}/subscriber/subscriber.py",
+        'elif holder is None or holder["id"] != self.id or holder["epoch"] != era.epoch:',
+        "elif False:",
+        OPENING,
+    ),
+    Fault(
+        "opened-for-another-subscriber",
+        "a flow is with two subscribers",
+        f"{CORE}/subscriber/subscriber.py",
+        'holder is None or holder["id"] != self.id or holder["epoch"]',
+        'holder is None or holder["epoch"]',
+        OPENING,
+    ),
+    Fault(
+        "opened-for-another-epoch",
+        "an owner that was replaced opens a flow",
+        f"{CORE}/subscriber/subscriber.py",
+        'holder["id"] != self.id or holder["epoch"] != era.epoch:',
+        'holder["id"] != self.id:',
+        OPENING,
+    ),
+    Fault(
+        "opened-in-an-old-era",
+        "an opening that was overtaken is carried out",
+        f"{CORE}/subscriber/subscriber.py",
+        "elif era <= held.era:",
+        "elif False:",
+        OPENING,
+    ),
+    Fault(
+        "opened-after-it-was-closed",
+        "an opening that was withdrawn is carried out",
+        f"{CORE}/subscriber/subscriber.py",
+        "if era == held.withdrawn:",
+        "if False:",
+        OPENING,
+    ),
+    Fault(
+        "stale-batch-taken",
+        "what a stale owner sent is processed",
+        f"{CORE}/subscriber/subscriber.py",
+        "if held is not None and held.open and held.era == era:",
+        "if held is not None and held.open:",
+        OPENING,
+    ),
+    Fault(
+        "stale-work-done",
+        "what was queued in an era that is over is processed",
+        f"{CORE}/subscriber/workers.py",
+        "if held.era != era or not held.open or self._closed.is_set():",
+        "if not held.open or self._closed.is_set():",
+        OPENING,
+    ),
+    Fault(
+        "flow-kept-that-is-anothers",
+        "a subscriber goes on with a flow that ZooKeeper gives to another",
+        f"{CORE}/subscriber/subscriber.py",
+        'self._workers.drop(held, "ZooKeeper names another subscriber")',
+        "pass",
+        OPENING,
+    ),
+    Fault(
+        "flow-kept-without-publisher",
+        "a subscriber goes on with a flow whose publisher is gone",
+        f"{CORE}/subscriber/subscriber.py",
+        'self._workers.drop_soon(held, "the publisher is gone")',
+        "pass",
+        OPENING,
+    ),
+    Fault(
+        "parked-flow-acknowledged",
+        "a flow goes on after an update at which its handler failed",
+        f"{CORE}/subscriber/workers.py",
+        "if not held.todo or held.parked or self._closed.is_set():",
+        "if not held.todo or self._closed.is_set():",
+        OPENING,
+    ),
+    Fault(
+        "failed-token-acknowledged",
+        "what a handler could not make durable is acknowledged",
+        f"{CORE}/subscriber/workers.py",
+        "if reason is not None:\n            self._park(held, era, reason)\n        return reason is None",
+        "if reason is not None:\n            self._park(held, era, reason)\n        return True",
+        OPENING,
+    ),
+    Fault(
+        "hello-not-checked",
+        "a publisher sends to a subscriber of another application",
+        f"{CORE}/subscriber/server.py",
+        'if hello.get("protocol") != PROTOCOL or hello.get("application") != self._listener.application:',
+        "if False:",
+        OPENING,
+    ),
+    Fault(
+        "any-token-admitted",
+        "a publisher is let in that does not know the token",
+        f"{CORE}/wire/bearers.py",
+        'scheme.lower() == "bearer" and any(found)',
+        'scheme.lower() == "bearer" and bool(found)',
+        _of(
+            "tests/core/subscriber/test_subscriber.py",
+            "test_only_who_knows_the_token_is_let_in_and_operators_see_why_another_is_not",
+        ),
+    ),
+    Fault(
+        "no-token-needed",
+        "a publisher is let in that shows no token",
+        f"{CORE}/subscriber/server.py",
+        "if security.tokens:",
+        "if False:",
+        _of(
+            "tests/core/subscriber/test_subscriber.py",
+            "test_only_who_knows_the_token_is_let_in_and_operators_see_why_another_is_not",
+        ),
+    ),
+)
+
+LIES = _of(
+    "tests/core/publisher/test_flow_session.py",
+    "test_what_a_subscriber_cannot_have_done_is_an_error_and_changes_nothing",
+)
+WALK = _of("tests/core/publisher/test_flow_session.py", "TestSends")
+PUMP = ("tests/core/publisher/test_pump.py",)
+BULK = (
+    "tests/core/publisher/test_bulk.py::test_a_task_ends_when_all_that_it_sent_is_processed",
+    "tests/core/publisher/test_bulk.py::test_a_task_sends_what_comes_after_the_place_where_the_flow_stands",
+    "tests/core/publisher/test_bulk.py::test_a_task_fails_if_the_subscriber_refuses_what_it_sends",
+)
+OUTBOX = ("tests/core/publisher/test_outbox.py",)
+
+PUBLISHER = (
+    Fault(
+        "window-without-bound",
+        "all of a backlog is on its way to a slow subscriber",
+        f"{CORE}/publisher/flow_session.py",
+        "((more and self.bytes_in_flight >= self.options.window_bytes) or not allowed)",
+        "not allowed",
+        WALK,
+    ),
+    Fault(
+        "old-answers-heeded",
+        "an answer to an opening that is over counts",
+        f"{CORE}/publisher/flow_session.py",
+        "self.connection is not connection or era_of(message) != self.era:",
+        "self.connection is not connection:",
+        WALK,
+    ),
+    Fault(
+        "not-back-at-the-datamarker",
+        "what was on its way when a connection broke is not sent again",
+        f"{CORE}/publisher/flow_session.py",
+        "self.connection = None\n        self.sent = self.marker",
+        "self.connection = None",
+        WALK,
+    ),
+    Fault(
+        "sent-on-another-ride",
+        "a read serves a flow that went back, or has another filter since",
+        f"{CORE}/publisher/flow_session.py",
+        "return self.ride is ride",
+        "return self.ride is not None",
+        PUMP,
+    ),
+    Fault(
+        "holder-not-kept",
+        "a flow goes to another subscriber while one may be processing it",
+        f"{CORE}/publisher/flow_session.py",
+        "return self._bound and holder_lives and not given_up",
+        "return False",
+        WALK,
+    ),
+    Fault(
+        "moved-before-its-token",
+        "a flow moves while an acknowledgement is due",
+        f"{CORE}/publisher/flow_session.py",
+        "if self.state is CLOSING and not self._tokens else NOTHING",
+        "if self.state is CLOSING else NOTHING",
+        WALK,
+    ),
+    Fault(
+        "marker-of-a-log-that-was-restored",
+        "a datamarker that was acknowledged before the log was restored is kept",
+        f"{CORE}/publisher/flow_session.py",
+        "return write.position > self.marker and write.era.turn > self._restored_in",
+        "return write.position > self.marker",
+        WALK,
+    ),
+    Fault(
+        "marker-of-a-log-that-was-restored-committed",
+        "a datamarker that was committed as the log was restored counts",
+        f"{CORE}/publisher/flow_session.py",
+        "if era.turn <= self._restored_in:\n            return NOTHING\n        self.marker",
+        "self.marker",
+        WALK,
+    ),
+    Fault(
+        "acknowledgement-not-compared",
+        "a subscriber acknowledges what it was not asked",
+        f"{CORE}/publisher/flow_session.py",
+        "if not self._tokens or position != self._tokens[0]:",
+        "if not self._tokens:",
+        LIES,
+    ),
+    Fault(
+        "done-not-compared",
+        "a subscriber has done what it was not sent",
+        f"{CORE}/publisher/flow_session.py",
+        "if position > self.sent:",
+        "if False:",
+        LIES,
+    ),
+    Fault(
+        "advanced-before-it-is-built",
+        "rows of which no message could be made are passed over",
+        f"{CORE}/publisher/pump.py",
+        "(to, list(messages(batch, parts)))",
+        "(to, messages(batch, parts))",
+        _of(
+            "tests/system/test_flow_progress.py",
+            "test_rows_of_which_no_message_could_be_made_are_sent_later_and_none_is_passed_over",
+        ),
+    ),
+    Fault(
+        "row-sent-twice",
+        "the row at which a flow stands is sent again",
+        f"{CORE}/publisher/read_batch.py",
+        "while start < end and self.position(start) <= position:",
+        "while start < end and self.position(start) < position:",
+        PUMP,
+    ),
+    Fault(
+        "bulk-not-waited-for",
+        "a flow is advanced past what Spark's tasks have sent, and nobody has processed",
+        f"{CORE}/publisher/bulk.py",
+        "self._wait(lambda: self._in_flight == 0)",
+        "pass",
+        BULK,
+    ),
+    Fault(
+        "bulk-failure-passed-over",
+        "a large step that failed counts as sent",
+        f"{CORE}/publisher/bulk.py",
+        'raise RuntimeError(f"the subscriber does not go on: {self._problem}")',
+        "return",
+        BULK,
+    ),
+    Fault(
+        "bulk-from-another-place",
+        "a large step repeats what a flow has had",
+        f"{CORE}/publisher/bulk.py",
+        'wanted = fresh & batch[f"_{target.filter}"]',
+        'wanted = batch[f"_{target.filter}"]',
+        BULK,
+    ),
+    Fault(
+        "void-marker-written",
+        "the outbox writes a datamarker that is void",
+        f"{CORE}/publisher/outbox.py",
+        "if not session.to_be_written(effect):\n                    return lambda: True",
+        "",
+        OUTBOX,
+    ),
+    Fault(
+        "old-holder-written",
+        "a late report names the holder of before, and the new one lets go",
+        f"{CORE}/publisher/outbox.py",
+        'if effect.record["id"] != session.holder:',
+        "if False:",
+        OUTBOX,
+    ),
+    Fault(
+        "replaced-owner-goes-on",
+        "an owner that finds itself replaced goes on sending",
+        f"{CORE}/publisher/outbox.py",
+        "if not owned:\n            self.replaced(session)\n        elif",
+        "if",
+        OUTBOX,
+    ),
+    Fault(
+        "passed-by-the-first",
+        "a datastore forgets what a flow has not passed yet",
+        f"{CORE}/publisher/reports.py",
+        "found[flow.shard] = min(found",
+        "found[flow.shard] = max(found",
+        (f"{CORE}/publisher/reports.py",),
+    ),
+    Fault(
+        "flow-without-marker-left-out",
+        "a datastore forgets what a flow that has not begun is to get",
+        f"{CORE}/publisher/reports.py",
+        "if marker is None:\n            return None",
+        "if marker is None:\n            continue",
+        (f"{CORE}/publisher/reports.py",),
+    ),
+    Fault(
+        "slot-moved-by-the-first-shard",
+        "PostgreSQL forgets what some shards have not passed yet",
+        f"{POSTGRES}/log.py",
+        "self._slot.advance(min(",
+        "self._slot.advance(max(",
+        _of("tests/connectors/postgres/test_log.py", "test_what_all_shards_have_passed_is_confirmed_and_no_more"),
+    ),
+    Fault(
+        "floor-of-the-slot-not-checked",
+        "a reader skips what PostgreSQL has let go in silence",
+        f"{POSTGRES}/slots.py",
+        "if gone:",
+        "if False:",
+        _of(
+            "tests/connectors/postgres/test_log.py", "test_a_position_that_was_let_go_is_reported_with_exact_positions"
+        ),
+    ),
+    Fault(
+        "reader-goes-on-behind-itself",
+        "a shard that went back is not read from there",
+        f"{POSTGRES}/reader.py",
+        "if self._replication is None or any(",
+        "if self._replication is None or not any(",
+        _of(
+            "tests/connectors/postgres/test_log.py",
+            "test_a_reader_gives_the_shards_that_it_is_asked_for_and_goes_back_for_another",
+        ),
+    ),
+)
+
+DURABILITY = ("tests/connectors/delta/test_durability.py",)
+FIRST_APPEND = _of("tests/system/test_power_loss.py", "test_a_log_outlives_a_power_loss_right_after_its_first_append")
+CHECKPOINT = _of(
+    "tests/system/test_power_loss.py",
+    "test_a_checkpoint_that_is_seen_is_on_the_disk",
+    "test_a_log_outlives_a_power_loss_after_its_maintenance",
+)
+STAGE_BATCH = _of("tests/system/test_power_loss.py", "test_a_batch_of_a_stage_table_outlives_a_power_loss")
+NOTES = _of(
+    "tests/core/pipelines/test_pipeline.py", "test_which_inputs_a_checkpoint_is_for_is_durable_before_there_is_one"
+)
+DAMAGE = _of(
+    "tests/connectors/delta/test_damage.py",
+    "test_a_flipped_bit_of_a_segment_is_an_error_that_names_it_or_changes_nothing",
+)
+MISSING_ROW = _of("tests/connectors/delta/test_damage.py", "test_a_row_that_is_missing_in_a_segment_is_an_error")
+UNKNOWN_OUTCOME = _of(
+    "tests/connectors/delta/test_faults.py",
+    "test_an_append_of_which_it_is_not_known_whether_it_lasts_is_an_error_and_destroys_nothing",
+)
+DEAD_FILES = _of(
+    "tests/connectors/delta/test_maintenance.py",
+    "test_the_files_of_a_writer_that_died_are_vacuumed_and_those_in_use_are_not",
+)
+
+LOG = (
+    Fault(
+        "segment-not-synced",
+        "rows that were acknowledged are lost with the power",
+        f"{DELTA}/segments.py",
+        "os.fsync(file.fileno())",
+        "pass",
+        FIRST_APPEND,
+    ),
+    Fault(
+        "commit-not-synced",
+        "a commit is there by name, and without a byte",
+        f"{CORE}/storage/delta_commits.py",
+        "os.fsync(file.fileno())",
+        "pass",
+        FIRST_APPEND,
+    ),
+    Fault(
+        "names-of-segments-not-synced",
+        "a commit names a file that is not there",
+        f"{CORE}/storage/delta_commits.py",
+        "sync_folder(self._table)",
+        "pass",
+        DURABILITY,
+    ),
+    Fault(
+        "name-of-commit-not-synced",
+        "a commit that was acknowledged has no name after a power loss",
+        f"{CORE}/storage/delta_commits.py",
+        "return False\n            self.sync()",
+        "return False",
+        FIRST_APPEND,
+    ),
+    Fault(
+        "commit-replaces-another",
+        "one of two writers that commit at once is lost",
+        f"{CORE}/storage/delta_commits.py",
+        "os.link(draft, path)",
+        "os.replace(draft, path)",
+        _of("tests/connectors/delta/test_log.py", "test_threads_that_append_at_once_do_not_lose_a_row"),
+    ),
+    Fault(
+        "version-made-again",
+        "a writer that slept puts its commit where one was cleaned up",
+        f"{CORE}/storage/delta_commits.py",
+        "if self.checkpointed() < version:\n            return False",
+        "return False",
+        _of(
+            "tests/connectors/delta/test_faults.py",
+            "test_a_writer_that_was_stopped_until_its_version_was_cleaned_up_appends_at_the_end",
+        ),
+    ),
+    Fault(
+        "checkpoint-not-synced",
+        "commits are deleted, and the checkpoint is lost with the power",
+        f"{CORE}/storage/delta_staging.py",
+        "durable.sync_file(made)",
+        "pass",
+        CHECKPOINT,
+    ),
+    Fault(
+        "name-of-checkpoint-not-synced",
+        "a checkpoint is told of that has no name yet",
+        f"{CORE}/storage/delta_staging.py",
+        "    durable.sync_folder(target.parent)",
+        "    pass",
+        DURABILITY,
+    ),
+    Fault(
+        "note-not-synced",
+        "a note is there by name, and without a byte",
+        f"{CORE}/storage/durable.py",
+        "sync_file(draft)",
+        "pass",
+        NOTES,
+    ),
+    Fault(
+        "name-of-note-not-synced",
+        "a note that was replaced is the old one after a power loss",
+        f"{CORE}/storage/durable.py",
+        "sync_folder(path.parent)",
+        "pass",
+        NOTES,
+    ),
+    Fault(
+        "name-of-folder-not-synced",
+        "a folder is gone with all that was synced in it",
+        f"{CORE}/storage/durable.py",
+        "sync_folder(folder.parent)",
+        "pass",
+        DURABILITY,
+    ),
+    Fault(
+        "repeat-not-synced",
+        "a repeat is taken for durable that nobody has synced",
+        f"{DELTA}/log.py",
+        "self._table.sync()\n                    return None",
+        "return None",
+        UNKNOWN_OUTCOME,
+    ),
+    Fault(
+        "named-rows-deleted",
+        "rows are deleted that a commit names, of which it is not known whether it lasts",
+        f"{DELTA}/log.py",
+        "named = True  #",
+        "named = False  #",
+        UNKNOWN_OUTCOME,
+    ),
+    Fault(
+        "commit-checksum-not-verified",
+        "a commit with a flipped bit is taken for whole",
+        f"{CORE}/storage/delta_commits.py",
+        "if checksum is not None and checksum != ",
+        "if False and checksum != ",
+        _of(
+            "tests/connectors/delta/test_damage.py",
+            "test_a_flipped_bit_of_a_commit_is_an_error_that_names_it_or_changes_nothing",
+        ),
+    ),
+    Fault(
+        "page-checksum-not-verified",
+        "rows with a flipped bit are read",
+        f"{DELTA}/segments.py",
+        "page_checksum_verification=True",
+        "page_checksum_verification=False",
+        DAMAGE,
+    ),
+    Fault(
+        "footer-checksum-not-verified",
+        "a segment with a flipped bit in its footer is read",
+        f"{DELTA}/segments.py",
+        "if _footer_checksum(raw) != int(named[1], 16):",
+        "if False:",
+        DAMAGE,
+    ),
+    Fault(
+        "density-not-checked",
+        "a row that is missing in the midst of a segment is skipped",
+        f"{DELTA}/segments.py",
+        "if not np.array_equal(stamp(shards, reached), seqs):",
+        "if False:",
+        MISSING_ROW,
+    ),
+    Fault(
+        "end-of-segment-not-checked",
+        "a row that is missing at the end of a segment is skipped",
+        f"{DELTA}/segments.py",
+        "if span and np.any(reached < end):",
+        "if False:",
+        MISSING_ROW,
+    ),
+    Fault(
+        "missing-segment-not-noticed",
+        "a segment that is missing is skipped",
+        f"{DELTA}/table.py",
+        "if past is None and not np.array_equal(before.span.heads, after.span.floors):",
+        "if False:",
+        _of("tests/connectors/delta/test_damage.py", "test_a_segment_that_is_missing_is_an_error"),
+    ),
+    Fault(
+        "spark-checks-no-pages",
+        "Spark reads rows with a flipped bit",
+        f"{DELTA}/log.py",
+        "spark.read.option(SPARK_CHECKS_PAGES, True)",
+        "spark.read.option(SPARK_CHECKS_PAGES, False)",
+        _of("tests/connectors/delta/test_damage.py", "test_spark_does_not_read_a_flipped_bit_either"),
+    ),
+    Fault(
+        "repeat-not-recognised",
+        "a batch that is repeated is there twice",
+        f"{DELTA}/log.py",
+        "if transaction and self._is_repeat(transaction):",
+        "if False:",
+        _of("tests/connectors/delta/test_log.py", "test_a_transaction_is_appended_once"),
+    ),
+    Fault(
+        "ends-not-compared",
+        "a new batch with an old number is taken for a repeat",
+        f"{DELTA}/log.py",
+        "if known == ends or UNKNOWN_ENDS in (known, ends):",
+        "if True:",
+        _of(
+            "tests/connectors/pyspark_tidings/test_sink.py", "test_a_batch_is_known_by_its_number_and_by_what_it_covers"
+        ),
+    ),
+    Fault(
+        "lost-positions-not-told",
+        "a reader skips what was truncated in silence",
+        f"{DELTA}/log.py",
+        "if np.any(offsets < snapshot.floors) or np.any(offsets > snapshot.heads):",
+        "if np.any(offsets > snapshot.heads):",
+        _of(
+            "tests/connectors/delta/test_log.py", "test_a_position_before_the_floor_is_reported_as_lost_with_exact_seqs"
+        ),
+    ),
+    Fault(
+        "no-grace-for-files",
+        "files are deleted that readers are about to read, and writers to commit",
+        f"{DELTA}/maintenance.py",
+        "GRACE_HOURS = 1",
+        "GRACE_HOURS = 0",
+        DEAD_FILES,
+    ),
+    Fault(
+        "no-grace-for-drafts",
+        "a commit is deleted that its writer is about to link",
+        f"{DELTA}/maintenance.py",
+        "if draft.stat().st_mtime < oldest:",
+        "if True:",
+        DEAD_FILES,
+    ),
+    Fault(
+        "merged-twice",
+        "rows that two writers compact at once are there twice",
+        f"{DELTA}/maintenance.py",
+        "if any(segment.path.name not in snapshot.live for segment in old):",
+        "if False:",
+        _of(
+            "tests/connectors/delta/test_maintenance.py",
+            "test_segments_that_two_writers_compact_at_once_are_compacted_once",
+        ),
+    ),
+    Fault(
+        "heads-forgotten",
+        "a log that was truncated whole gives its offsets again",
+        f"{DELTA}/maintenance.py",
+        "if len(old) == len(snapshot.segments):",
+        "if False:",
+        _of(
+            "tests/connectors/delta/test_maintenance.py",
+            "test_a_log_that_is_truncated_whole_still_knows_where_its_shards_end",
+        ),
+    ),
+)
+
+STALE_DRIVER = _of(
+    "tests/core/stages/test_stages.py",
+    "test_what_a_stale_driver_writes_changes_nothing",
+    "test_of_two_drivers_that_write_a_batch_at_once_one_changes_the_table",
+)
+DYING_DRIVER = _of(
+    "tests/system/test_pipeline_faults.py",
+    "test_a_driver_that_dies_at_any_step_of_a_batch_leaves_nothing_lost_or_repeated[False-append]",
+)
+
+PIPELINES = (
+    Fault(
+        "table-written-twice",
+        "a stage's table holds the effect of a batch twice",
+        f"{CORE}/stages/state.py",
+        "            if batch_id >= self._batch_id:\n                return\n            if version and",
+        "            if version and",
+        STALE_DRIVER,
+    ),
+    Fault(
+        "rows-added-twice",
+        "a stage's table holds the rows of a batch twice",
+        f"{CORE}/stages/state.py",
+        "if not len(found) or batch_id >= self._batch_id:",
+        "if not len(found):",
+        STALE_DRIVER,
+    ),
+    Fault(
+        "rows-added-after-another",
+        "a stale driver adds its rows after another driver has added them",
+        f"{CORE}/stages/state.py",
+        "            version, batch_id = self._head.newest(self._opened)\n"
+        "            if batch_id >= self._batch_id:\n                return\n\n",
+        "            version, batch_id = self._head.newest(self._opened)\n\n",
+        STALE_DRIVER,
+    ),
+    Fault(
+        "table-read-after-the-batch",
+        "a batch that is repeated finds its own effect in a table",
+        f"{CORE}/stages/state.py",
+        "while self._done(table):",
+        "while False:",
+        _of("tests/core/stages/test_stages.py", "test_a_stage_s_state_is_as_it_was_before_when_a_batch_is_repeated"),
+    ),
+    Fault(
+        "rows-of-a-table-not-synced",
+        "a commit of a stage's table names a file without a byte",
+        f"{CORE}/stages/state.py",
+        "os.fsync(file.fileno())",
+        "pass",
+        STAGE_BATCH,
+    ),
+    Fault(
+        "tables-before-output",
+        "a batch of which the output failed has changed the tables",
+        f"{CORE}/pipelines/query.py",
+        "            self._check_lock()\n            appended = ",
+        "            self._check_lock()\n            state.commit()\n            appended = ",
+        DYING_DRIVER,
+        explained="the tables know of the batch by its number, and a repeat reads them as they were before it",
+    ),
+    Fault(
+        "lock-not-checked",
+        "a driver that was stopped writes beside the one that came after",
+        f"{CORE}/pipelines/query.py",
+        "if not self._lock.valid():\n            raise",
+        "if False:\n            raise",
+        _of(
+            "tests/system/test_pipeline_faults.py",
+            "test_a_driver_that_loses_its_session_during_a_batch_writes_nothing_of_it",
+        ),
+    ),
+    Fault(
+        "plan-of-a-batch-not-synced",
+        "after a power loss the checkpoint is behind what was written",
+        f"{CORE}/pipelines/checkpoint.py",
+        "durable.sync_file(path)",
+        "pass",
+        _of(
+            "tests/system/test_pipeline_faults.py",
+            "test_the_plan_of_a_batch_is_durable_before_anything_of_it_is_written",
+        ),
+    ),
+    Fault(
+        "batch-with-an-old-number-begun",
+        "the tables of a pipeline take a new batch for an old one",
+        f"{CORE}/pipelines/definition.py",
+        "if known is not None and known.app == batch.app and batch.number <= known.number:",
+        "if False:",
+        _of(
+            "tests/system/test_pipeline_faults.py",
+            "test_a_checkpoint_that_went_back_fails_the_pipeline_and_its_newest_copy_goes_on",
+        ),
+    ),
+    Fault(
+        "second-driver-let-in",
+        "two drivers run one pipeline",
+        f"{CORE}/coordination/pipeline_lock.py",
+        "while not self._coordination.claim(mine, *self._place, patience=patience):",
+        "while False:",
+        _of("tests/system/test_pipeline_faults.py", "test_a_second_driver_is_refused_and_told_who_holds_the_pipeline"),
+    ),
+    Fault(
+        "run-checksum-not-verified",
+        "sorted runs with a flipped bit are read",
+        f"{CORE}/storage/sorted_run_file.py",
+        "if zlib.crc32(self._mapped[start:end]) != checksum:",
+        "if False:",
+        ("tests/core/storage/test_sorted_runs.py",),
+    ),
+)
+
+DEFINITION = (
+    "tests/core/filters/test_filters.py::test_arrow_agrees_with_the_definition",
+    "tests/core/filters/test_filters.py::test_a_mask_of_a_batch_of_no_rows_of_chunks_and_of_slices",
+)
+STAGE = ("tests/plugins/thialfi/server/test_stage.py",)
+NOTICES = ("tests/plugins/thialfi/client/test_notices.py",)
+TOKENS = ("tests/plugins/thialfi/protocol/test_tokens.py",)
+
+MATCHING = (
+    Fault(
+        "absent-value-passes-no-negation",
+        "a filter drops updates that lack what it excludes",
+        f"{CORE}/filters/arrow.py",
+        "found = pc.fill_null(holds(basic, values[basic.key]), False)",
+        "found = holds(basic, values[basic.key])",
+        DEFINITION,
+    ),
+    Fault(
+        "attributes-of-other-rows",
+        "a filter looks at the attributes of other updates than it is asked about",
+        f"{CORE}/filters/arrow.py",
+        ".to_numpy(zero_copy_only=False)) + offsets[0]",
+        ".to_numpy(zero_copy_only=False))",
+        DEFINITION,
+    ),
+    Fault(
+        "range-without-its-end",
+        "a filter leaves out the upper end of a range",
+        f"{CORE}/filters/arrow.py",
+        "ends += [pc.less_equal(values, _scalar(high))]",
+        "ends += [pc.less(values, _scalar(high))]",
+        DEFINITION,
+    ),
+    Fault(
+        "last-update-wins",
+        "clients are told an older version after a newer one",
+        f"{THIALFI}/server/matching.py",
+        "best = stated[last_of_each(keys[stated], numbers[stated], -seqs[stated])]",
+        "best = stated[last_of_each(keys[stated], seqs[stated])]",
+        STAGE,
+    ),
+    Fault(
+        "older-version-taken",
+        "an older version replaces the one that is known",
+        f"{THIALFI}/server/matching.py",
+        "best = best[numbers[best] > np.where(at >= 0,",
+        "best = best[numbers[best] != np.where(at >= 0,",
+        STAGE,
+    ),
+    Fault(
+        "acknowledged-version-told-again",
+        "who comes back is told what it has acknowledged",
+        f"{THIALFI}/server/matching.py",
+        "wanted |= pending & (numbers > acknowledged_numbers(pairs, acknowledged, 0))",
+        "wanted |= pending",
+        STAGE,
+    ),
+    Fault(
+        "pending-version-not-told",
+        "who comes back is not told what it has missed",
+        f"{THIALFI}/server/matching.py",
+        "wanted |= pending & (numbers > acknowledged_numbers(pairs, acknowledged, 0))",
+        "pass",
+        STAGE,
+    ),
+    Fault(
+        "older-operation-taken",
+        "a registration is undone by an operation that came before it",
+        f"{THIALFI}/server/matching.py",
+        "takes = (new >= 0) & (_taken(ranks, new) > old_rank)",
+        "takes = new >= 0",
+        STAGE,
+    ),
+    Fault(
+        "below-the-sync-taken",
+        "an operation counts that a sync has made void",
+        f"{THIALFI}/server/matching.py",
+        "valid = np.flatnonzero(numbers >= clients.floors[clients.at(op_clients)])",
+        "valid = np.arange(len(numbers))",
+        STAGE,
+        explained="the largest number wins anyway, and below the sync it is void; only a row that says so is left",
+    ),
+    Fault(
+        "left-out-of-the-sync-kept",
+        "a client goes on being told of what it left out of its sync",
+        f"{THIALFI}/server/matching.py",
+        "void = (registered & (number < floor)) | (number < 0)",
+        "void = number < 0",
+        STAGE,
+    ),
+    Fault(
+        "digest-without-salt",
+        "digests of two clients are alike that should not be",
+        f"{THIALFI}/protocol/digests.py",
+        "_hash_long(clients.view(np.uint64), np.uint64(SEED))",
+        "np.uint64(SEED)",
+        ("tests/plugins/thialfi/protocol/test_digests.py",),
+    ),
+    Fault(
+        "acknowledged-before-it-is-told",
+        "a version is acknowledged that the application is just being told of",
+        f"{THIALFI}/client/dedup.py",
+        "if notice.version <= known.acknowledged:\n            return Ack",
+        "if notice.version <= known.delivering:\n            return Ack",
+        NOTICES,
+    ),
+    Fault(
+        "told-twice",
+        "an application is told a version a second time",
+        f"{THIALFI}/client/dedup.py",
+        "if notice.version <= known.delivering:\n            return None",
+        "",
+        NOTICES,
+    ),
+    Fault(
+        "unwanted-acknowledged",
+        "a notice for what is not registered yet is lost",
+        f"{THIALFI}/client/dedup.py",
+        "it must get it.\n            return None",
+        "it must get it.\n            return Ack(notice.name, notice.version, notice.unknown)",
+        NOTICES,
+    ),
+    Fault(
+        "token-not-verified",
+        "a client speaks for another with a token of its own making",
+        f"{THIALFI}/protocol/tokens.py",
+        "if not hmac.compare_digest(mac, self._mac(key, body)):",
+        "if False:",
+        TOKENS,
+    ),
+    Fault(
+        "token-without-end",
+        "a token is good for ever",
+        f"{THIALFI}/protocol/tokens.py",
+        "if expires <= self._clock():",
+        "if False:",
+        TOKENS,
+    ),
+)
+
+FAULTS = (*OWNERSHIP, *LEASE, *SUBSCRIBER, *PUBLISHER, *LOG, *PIPELINES, *MATCHING)
