@@ -27,6 +27,9 @@ class CollectionPlugin(Protocol):
         `InvalidFilter` or `InvalidOption` if the stream does not take it.
         """
 
+    def collect(self, stream: StreamDefinition, log: CollectableLog) -> int:
+        """Collect what is obsolete now; how many updates that were."""
+
 
 def check_collection(stream: StreamDefinition) -> None:
     """Raise `InvalidOption` if a stream cannot be collected as its definition says."""
@@ -37,6 +40,11 @@ def check_collection(stream: StreamDefinition) -> None:
 def gc_events(stream: StreamDefinition, log: Log, predicate: str) -> pa.Table:
     """The rows to publish so that all before them that the predicate matches is collected."""
     return _plugin().gc_events(stream, collectable(stream, log), predicate)
+
+
+def collect(stream: StreamDefinition, log: Log) -> int:
+    """Collect what is obsolete in a stream by now; how many updates that were. Its policies must not protect flows."""
+    return _plugin().collect(stream, collectable(stream, log))
 
 
 def collectable(stream: StreamDefinition, log: Log) -> CollectableLog:

@@ -31,7 +31,7 @@ class Pipeline(PipelineDefinition):
         lock = PipelineLock(self.cluster.coordination, self.name)
         try:
             self.note_inputs()
-            self.stage.begin(self.cluster, self.inputs)
+            self.stage.begin(self.cluster, self.inputs, self.output)
             return PipelineRun(self, spark, lock, once=once)
         except BaseException as error:
             lock.release()

@@ -152,6 +152,8 @@ class PipelineRun:
             with contextlib.suppress(Exception):  # Spark may be gone
                 self._query.stop()  # never without a lock, whatever went wrong here
                 self._meter.add_reports(self._query.recentProgress)
+            with contextlib.suppress(Exception):  # a stage's own
+                self.pipeline.stage.end()
             self._lock.release()
             self._ended.set()
             logger.info("pipeline %r has ended", self.name)

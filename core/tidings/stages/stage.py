@@ -64,8 +64,11 @@ class Stage(BaseModel):
         if not self.writes and output is not None:
             raise InvalidOption("the stage writes no stream: leave the output out")
 
-    def begin(self, cluster: Catalogue, inputs: Sequence[Stream]) -> None:
-        """The pipeline starts, and reads these streams; called before the first batch."""
+    def begin(self, cluster: Catalogue, inputs: Sequence[Stream], output: Stream | None) -> None:
+        """The pipeline starts, between these streams; called before the first batch."""
+
+    def end(self) -> None:
+        """The pipeline has ended; called after the last batch."""
 
     def figures(self) -> Mapping[str, float]:
         """What Prometheus is told of the stage: as `tidings_stage_<name>`, with the pipeline as a label."""

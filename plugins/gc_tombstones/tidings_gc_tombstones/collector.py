@@ -97,6 +97,8 @@ class Collector:
             raise InvalidOption(
                 f"stream {stream.name!r} is not collected: give it policies, as in latest_per_key: true"
             )
+        if self.policies.protect_flows and passed is None:
+            raise InvalidOption(f"stream {stream.name!r} protects flows, and nobody tells what they have passed")
         self._log = log
         self._passed = passed
         self._clock = clock

@@ -102,7 +102,7 @@ def check_keyed(predicate: Predicate, key: Sequence[str]) -> None:
     tidings.errors.InvalidFilter: `version in ..2` could match an update and not the earlier ones of its key (object), \
 which it collects: a predicate of this stream speaks of object and of seq < ... only
     """
-    allowed = {normal_key(name) for name in key}
+    allowed = {normal_key(name.removesuffix("?")) for name in key}
     for term in predicate.any_of:
         plain = tuple(condition for condition in term if not isinstance(basic_of(condition), Age))
         if implies(Filter((plain,)), EXPLICIT):

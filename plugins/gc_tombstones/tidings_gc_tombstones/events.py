@@ -16,6 +16,7 @@ from tidings.filters import Filter
 from tidings.logs import CollectableLog
 from tidings.stream_definition import StreamDefinition
 from tidings.updates import GC, SCHEMA, from_rows, shard_of
+from tidings_gc_tombstones.collector import Collector
 from tidings_gc_tombstones.covering import COLLECTS, EXPLICIT, GcEvent, check_covering
 from tidings_gc_tombstones.policies import policies_of
 from tidings_gc_tombstones.predicates import Predicate
@@ -42,6 +43,12 @@ def gc_events(stream: StreamDefinition, log: CollectableLog, predicate: str) -> 
         {"object": name, "kind": GC, "attributes": {COLLECTS: str(read)}, "time": now} for name in names(stream.shards)
     ]
     return from_rows(rows)
+
+
+def collect(stream: StreamDefinition, log: CollectableLog) -> int:
+    """Collect what is obsolete now; how many updates that were."""
+    with Collector(stream, log) as collector:
+        return sum(step.gone.count for step in collector.run())
 
 
 def explicit_events(log: CollectableLog, wanted: Filter = EXPLICIT) -> pa.Table:

@@ -16,6 +16,8 @@ from tidings.filters.values import PREFIX, normal_key
 from tidings_gc_tombstones.covering import EXPLICIT
 
 COLUMNS = ("object", "source")
+OPTIONAL = "?"
+MISSING = -1  # all bits set, as a length of four bytes
 DEFAULT_KEY = ("object",)
 
 
@@ -28,14 +30,17 @@ def explicit(rows: pa.Table) -> npt.NDArray[np.bool_]:
 def check_key(value: Any) -> tuple[str, ...]:
     """The columns of a key, in their one order; `InvalidOption` if they make none.
 
-    >>> check_key(["object", "attributes.client"]), check_key("source")
-    (('attributes.client', 'object'), ('source',))
+    A part with a `?` may be missing: those that lack it have it in common.
+
+    >>> check_key(["object", "attributes.client"]), check_key("source?")
+    (('attributes.client', 'object'), ('source?',))
     """
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list | tuple) or not names:
         raise InvalidOption(f"{value!r} is no key: give a list of {_choices()}")
     for name in names:
-        if not isinstance(name, str) or not (name in COLUMNS or (name.startswith(PREFIX) and name != PREFIX)):
+        plain = name.removesuffix(OPTIONAL) if isinstance(name, str) else ""
+        if not (plain in COLUMNS or (plain.startswith(PREFIX) and plain != PREFIX)):
             raise InvalidOption(f"{name!r} is no part of a key: it has {_choices()}")
     if len(set(names)) < len(names):
         raise InvalidOption(f"the key {', '.join(names)} names one of its parts twice")
@@ -57,10 +62,16 @@ def keys_of(rows: pa.Table, key: Sequence[str]) -> pa.Array:
     >>> keys_of(rows, ["object"]).to_pylist(), keys_of(rows, ["object", "source"]).to_pylist()
     ([b'a', b'b'], [b'\\x00\\x00\\x00\\x01aapp', None])
     """
-    parts = [_bytes(arrow.values(rows, normal_key(name))) for name in key]
-    # Each part but the last is preceded by its length, so that no two keys run together to the same bytes.
-    pieces = [piece for part in parts[:-1] for piece in (_lengths(part), part)] + parts[-1:]
-    whole = pc.binary_join_element_wise(*pieces, pa.scalar(b""), null_handling="emit_null") if parts[1:] else parts[0]
+    pieces: list[pa.Array] = []
+    for at, name in enumerate(key):
+        part = _bytes(arrow.values(rows, column_of(name)))
+        optional = name.endswith(OPTIONAL)
+        # Each part but the last is preceded by its length, so that no two keys run together to the same bytes.
+        if optional or at < len(key) - 1:
+            pieces.append(_lengths(part, optional))
+        pieces.append(pc.fill_null(part, b"") if optional else part)
+    joined = pc.binary_join_element_wise(*pieces, pa.scalar(b""), null_handling="emit_null")
+    whole = joined if len(pieces) > 1 else pieces[0]
     without = explicit(rows) | pc.equal(rows["kind"], "tombstone").to_numpy()
     return pc.if_else(pa.array(without), pa.scalar(None, pa.binary()), whole)
 
@@ -69,8 +80,14 @@ def _bytes(values: pa.ChunkedArray) -> pa.Array:
     return values.cast(pa.binary()).combine_chunks()
 
 
-def _lengths(values: pa.Array) -> pa.Array:
-    """The length of each value in four bytes; null where the value is."""
-    lengths = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False).astype(">u4")
+def column_of(part: str) -> str:
+    """The column or attribute that a part of a key names."""
+    return normal_key(part.removesuffix(OPTIONAL))
+
+
+def _lengths(values: pa.Array, optional: bool) -> pa.Array:
+    """The length of each value in four bytes; one that is missing, and may be, is told from an empty one."""
+    lengths = pc.fill_null(pc.binary_length(values), MISSING if optional else 0)
+    lengths = lengths.to_numpy(zero_copy_only=False).astype(np.int64).astype(">u4")
     fixed = pa.Array.from_buffers(pa.binary(4), len(values), [None, pa.py_buffer(lengths.tobytes())])
     return fixed.cast(pa.binary())

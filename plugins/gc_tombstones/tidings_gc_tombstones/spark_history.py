@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from tidings.filters.values import PREFIX, normal_key
+from tidings.filters.values import PREFIX
 from tidings.tombstones import Tombstones
 from tidings.updates import TOMBSTONE
 from tidings_gc_tombstones.covering import EXPLICIT
 from tidings_gc_tombstones.index import KeyPlaces
+from tidings_gc_tombstones.keys import OPTIONAL, column_of
 from tidings_gc_tombstones.policies import Keyed
 
 if TYPE_CHECKING:
@@ -65,17 +66,23 @@ def key_column(key: Iterable[str]) -> Column:
     """The key of each update as `keys.keys_of` has it, or null."""
     from pyspark.sql import functions as sf
 
-    parts = [_part(name).cast("binary") for name in key]
+    names = list(key)
     pieces: list[Column] = []
-    for part in parts[:-1]:
-        pieces += [sf.unhex(sf.lpad(sf.hex(sf.octet_length(part)), LENGTH_DIGITS, "0")), part]
-    return sf.concat(*pieces, parts[-1]) if pieces else parts[-1]
+    for at, name in enumerate(names):
+        part = _part(name).cast("binary")
+        length = sf.unhex(sf.lpad(sf.hex(sf.octet_length(part)), LENGTH_DIGITS, "0"))
+        if name.endswith(OPTIONAL):
+            pieces += [sf.coalesce(length, sf.unhex(sf.lit("F" * LENGTH_DIGITS)))]
+            pieces += [sf.coalesce(part, sf.unhex(sf.lit("")))]
+        else:
+            pieces += [length, part] if at < len(names) - 1 else [part]
+    return sf.concat(*pieces) if len(pieces) > 1 else pieces[0]
 
 
 def _part(name: str) -> Column:
     from pyspark.sql import functions as sf
 
-    name = normal_key(name)
+    name = column_of(name)
     if name in ("object", "source"):
         return sf.col(name)
     return sf.element_at("attributes", sf.lit(name.removeprefix(PREFIX)))

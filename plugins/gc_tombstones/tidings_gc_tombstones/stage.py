@@ -48,11 +48,16 @@ class CollectStage(Stage):
         if not policies_of(inputs[0].collect).named:
             raise InvalidOption(f"stream {inputs[0].name!r} has no policy to collect by: give it `collect:`")
 
-    def begin(self, cluster: Catalogue, inputs: Sequence[Stream]) -> None:
+    def begin(self, cluster: Catalogue, inputs: Sequence[Stream], output: Stream | None) -> None:
         """Take the index of the stream over."""
         stream = inputs[0]
         passed = passed_by_flows(cluster, stream.name) if isinstance(cluster, Cluster) else None
         self._collector = Collector(stream.definition, collectable(stream.definition, stream.log), passed)
+
+    def end(self) -> None:
+        """Let go of the index."""
+        if self._collector is not None:
+            self._collector.close()
 
     def figures(self) -> Mapping[str, float]:
         """What was collected since the pipeline started."""

@@ -25,6 +25,7 @@ from tidings.positions import Position, Positions
 from tidings.stages import make
 from tidings.stream_definition import DEFAULT_SHARDS
 from tidings_thialfi.protocol.stream_schema import notifications_of, operations_of
+from tidings_thialfi.server.collection import POLICIES
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -107,7 +108,7 @@ def create(
             cluster.stream(stream)
         except UnknownStream:
             place = None if log is None else log + stream.removeprefix(name)
-            cluster.create_stream(stream, shards, place)
+            cluster.create_stream(stream, shards, place, collect=POLICIES[stream.removeprefix(f"{name}.")])
     place = str(Path(storage).absolute())
     service = Service(name, new_identity(), tuple(streams), name, place, dict(options or {}))
     if cluster.coordination.create(service.to_json(), PLACE, name):

@@ -32,6 +32,7 @@ from tidings.stages import Stage
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.server import clients, notifications
 from tidings_thialfi.server.arrays import Longs, flags, longs
+from tidings_thialfi.server.collection import StreamCollection
 from tidings_thialfi.server.compaction import Compactor
 from tidings_thialfi.server.matching import MAX_CLIENT_NUMBER, notifications_due, objects_after, registrations_after
 from tidings_thialfi.server.tables import ACKNOWLEDGEMENTS, Index
@@ -39,8 +40,10 @@ from tidings_thialfi.server.tables import ACKNOWLEDGEMENTS, Index
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from tidings.catalogue import Catalogue
     from tidings.stages.state import State
     from tidings.stream_definition import StreamDefinition
+    from tidings.streams import Stream
 
 DAY_US = 86_400 * 10**6
 ZOMBIE = "the service does not know this client any more"
@@ -65,6 +68,7 @@ class Thialfi(Stage):
 
     _index: Index | None = PrivateAttr(None)
     _compactor: Compactor = PrivateAttr(default_factory=Compactor)
+    _collection: StreamCollection = PrivateAttr(default_factory=lambda: StreamCollection([]))
 
     def check(self, inputs: Sequence[StreamDefinition], output: StreamDefinition | None) -> None:
         """Refuse inputs without the service's operations, or another output than its notifications."""
@@ -77,6 +81,16 @@ class Thialfi(Stage):
             raise InvalidOption(f"the stage reads what clients want: name {operations!r} among its inputs")
         if output is not None and output.name != notifications:
             raise InvalidOption(f"what clients are told is written to {notifications!r}, not to {output.name!r}")
+
+    def begin(self, cluster: Catalogue, inputs: Sequence[Stream], output: Stream | None) -> None:
+        """From now on, the two streams of the service are collected."""
+        operations = stream_schema.operations_of(self.service)
+        own = [stream for stream in inputs if stream.name == operations] + ([output] if output else [])
+        self._collection = StreamCollection(own)
+
+    def end(self) -> None:
+        """Wait for the collection that is under way."""
+        self._collection.close()
 
     def prepare(self, rows: DataFrame) -> DataFrame:
         """The rows as columns of numbers and texts, with the keys of objects.
@@ -97,6 +111,7 @@ class Thialfi(Stage):
             rows = batch.toArrow()
             advancing.result()
         self._compactor.look(index, state.batch_id)
+        self._collection.look()
         return self.step(rows, index, state)
 
     def opened(self, state: State) -> Index:
