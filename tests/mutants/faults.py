@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CORE = "core/tidings"
+COLLECTION = "plugins/gc_tombstones/tidings_gc_tombstones"
 DELTA = "connectors/tidings_connectors/delta"
 POSTGRES = "connectors/tidings_connectors/postgres"
 THIALFI = "plugins/thialfi/tidings_thialfi"
@@ -728,7 +729,7 @@ LOG = (
         "density-not-checked",
         "a row that is missing in the midst of a segment is skipped",
         f"{DELTA}/segments.py",
-        "if not np.array_equal(stamp(shards, reached), seqs):",
+        "if np.any(before != expected) or np.any(np.diff(shards) < 0):",
         "if False:",
         MISSING_ROW,
     ),
@@ -736,7 +737,7 @@ LOG = (
         "end-of-segment-not-checked",
         "a row that is missing at the end of a segment is skipped",
         f"{DELTA}/segments.py",
-        "if span and np.any(reached < end):",
+        "if dense and np.any(reached < end):",
         "if False:",
         MISSING_ROW,
     ),
@@ -751,9 +752,9 @@ LOG = (
     Fault(
         "spark-checks-no-pages",
         "Spark reads rows with a flipped bit",
-        f"{DELTA}/log.py",
-        "spark.read.option(SPARK_CHECKS_PAGES, True)",
-        "spark.read.option(SPARK_CHECKS_PAGES, False)",
+        f"{DELTA}/spark_scan.py",
+        "spark.read.option(CHECKS_PAGES, True)",
+        "spark.read.option(CHECKS_PAGES, False)",
         _of("tests/connectors/delta/test_damage.py", "test_spark_does_not_read_a_flipped_bit_either"),
     ),
     Fault(
@@ -949,8 +950,8 @@ MATCHING = (
         "absent-value-passes-no-negation",
         "a filter drops updates that lack what it excludes",
         f"{CORE}/filters/arrow.py",
-        "found = pc.fill_null(holds(basic, values[basic.key]), False)",
-        "found = holds(basic, values[basic.key])",
+        "held = pc.fill_null(holds(basic, found[basic.key]), False)",
+        "held = holds(basic, found[basic.key])",
         DEFINITION,
     ),
     Fault(
@@ -1076,4 +1077,107 @@ MATCHING = (
     ),
 )
 
-FAULTS = (*OWNERSHIP, *LEASE, *SUBSCRIBER, *PUBLISHER, *LOG, *PIPELINES, *MATCHING)
+COLLECTOR = ("tests/plugins/gc_tombstones/test_collector.py",)
+TOMBSTONES = ("tests/connectors/delta/test_tombstones.py",)
+
+COLLECTING = (
+    Fault(
+        "newest-collected",
+        "the newest update of a shard is collected, and nothing after it says what it said",
+        f"{COLLECTION}/collector.py",
+        "gone.within(floors, upto - 1)",
+        "gone.within(floors, upto)",
+        COLLECTOR,
+        "a policy never says so: an update is collected by a later one, and a prefix leaves out the newest",
+    ),
+    Fault(
+        "collected-with-the-one-that-collects",
+        "an update collects itself",
+        f"{COLLECTION}/collector.py",
+        "obsolete = every.seq < last[groups]",
+        "obsolete = every.seq <= last[groups]",
+        COLLECTOR,
+    ),
+    Fault(
+        "index-of-another-log-believed",
+        "updates are collected by an index that has seen another log",
+        f"{COLLECTION}/collector.py",
+        'return note if self._log.last_transaction(APPLICATION) in (note["step"], note.get("next")) else {}',
+        "return note",
+        COLLECTOR,
+    ),
+    Fault(
+        "index-of-another-key-believed",
+        "updates are collected by an index of another key",
+        f"{COLLECTION}/collector.py",
+        'if not note or note["key"] != self._named_key:',
+        "if not note:",
+        COLLECTOR,
+    ),
+    Fault(
+        "flows-not-protected",
+        "what a flow has not passed is collected though it is protected",
+        f"{COLLECTION}/collector.py",
+        "if self.policies.protect_flows and self._passed is not None:",
+        "if False:",
+        COLLECTOR,
+    ),
+    Fault(
+        "gc-event-not-covered",
+        "a gc event collects another one that matches what it does not",
+        f"{COLLECTION}/collector.py",
+        "check_covering(event, found)",
+        "pass",
+        COLLECTOR,
+    ),
+    Fault(
+        "keys-with-one-hash-are-one",
+        "an update is collected by one of another key",
+        f"{COLLECTION}/index.py",
+        "numbers: Integers = codes * (",
+        "numbers: Integers = np.zeros_like(codes) * (",
+        COLLECTOR,
+    ),
+    Fault(
+        "tombstones-forgotten-by-a-merge",
+        "what was collected comes back when files are merged",
+        f"{DELTA}/maintenance.py",
+        "Selection.of(run, touched).read(span.floors, span.heads)",
+        "Selection.of(run).read(span.floors, span.heads)",
+        TOMBSTONES,
+    ),
+    Fault(
+        "overlay-not-put-over",
+        "what was collected is read all the same",
+        f"{DELTA}/segments.py",
+        "if len(over) else (batch,)",
+        "if False else (batch,)",
+        TOMBSTONES,
+    ),
+    Fault(
+        "tombstone-cut-off-by-statistics",
+        "a reader within a collected run does not get its tombstone",
+        f"{DELTA}/segments.py",
+        "seq.min - length.max",
+        "seq.min - 1",
+        TOMBSTONES,
+    ),
+    Fault(
+        "gap-not-noticed",
+        "a subscriber takes updates for all though some are missing",
+        f"{CORE}/subscriber/workers.py",
+        "if len(broken):",
+        "if False:",
+        ("tests/core/subscriber/test_tombstones.py",),
+    ),
+    Fault(
+        "tombstones-filtered-out",
+        "a flow with a filter does not hear of what was collected",
+        f"{CORE}/publisher/read_batch.py",
+        ".to_numpy(zero_copy_only=False) | self.tombstones)",
+        ".to_numpy(zero_copy_only=False))",
+        ("tests/core/subscriber/test_tombstones.py",),
+    ),
+)
+
+FAULTS = (*OWNERSHIP, *LEASE, *SUBSCRIBER, *PUBLISHER, *LOG, *PIPELINES, *MATCHING, *COLLECTING)

@@ -117,8 +117,7 @@ def test_small_segments_are_merged_with_what_lies_over_them(filled: DeltaLog, de
         filled.append(make_updates(200, seed=10 + seed))
     gone = some_of(filled, 0.1)
     model = over(shown(held(filled)), gone)
-    filled.collect(gone)
-    assert filled.compact() > 0
+    filled.collect(gone)  # and what is due to be merged is
     assert len(filled._table.refresh().segments) == 1
     assert shown(held(filled)) == model
     check_log(filled, definition.shards)

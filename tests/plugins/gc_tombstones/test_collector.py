@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,7 +20,7 @@ from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held
 from tidings.updates import TOMBSTONE, from_rows, timed
 from tidings_connectors.delta.log import DeltaLog
-from tidings_gc_tombstones import collector
+from tidings_gc_tombstones import collector, index
 from tidings_gc_tombstones.collector import APPLICATION, Collector
 from tidings_gc_tombstones.events import gc_events
 
@@ -91,6 +92,14 @@ def test_of_each_object_the_latest_update_is_left_whatever_is_collected_in_betwe
         if seed % 2:
             scene.log.compact()
             assert scene.held() == latest(scene)
+
+
+def test_keys_with_one_hash_are_not_taken_for_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(index, "_hashes", lambda some: np.zeros(len(some), np.int64))
+    for seed in range(4):
+        scene.publish(*some(100, seed))
+        scene.collect()
+        assert latest(scene) <= scene.held()
 
 
 def test_a_collection_without_anything_new_collects_nothing(scene: Scene) -> None:
@@ -237,11 +246,11 @@ def test_an_index_that_has_seen_more_than_the_log_is_made_anew(scene: Scene, tmp
     shutil.copytree(scene.log.folder, tmp_path / "copy", ignore=shutil.ignore_patterns("_collection"))
     scene.publish(*some(50, 2))
     scene.collect()
-    index = tmp_path / "index"
-    shutil.copytree(scene.log.collection_folder, index)
+    copied = tmp_path / "index"
+    shutil.copytree(scene.log.collection_folder, copied)
     scene.log.destroy()
     shutil.copytree(tmp_path / "copy", scene.log.folder)
-    shutil.copytree(index, scene.log.collection_folder)
+    shutil.copytree(copied, scene.log.collection_folder)
     scene.log = DeltaLog.open(str(scene.log.folder), scene.stream)
     scene.published = {
         (row["shard"], row["seq"]): row for row in held(scene.log).to_pylist() if row["kind"] != TOMBSTONE
