@@ -22,6 +22,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
+    BadArgumentsError,
     BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
@@ -37,7 +38,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import Connect
 from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
-from tidings.errors import CoordinationDenied, CoordinationUnavailable, ForeignValue, InvalidOption
+from tidings.errors import CoordinationDenied, CoordinationUnavailable, ForeignValue, InvalidName, InvalidOption
 
 DEFAULT_ROOT = "/tidings"
 VALUE_VERSION = 1
@@ -266,6 +267,10 @@ class Coordination:
         except (NoAuthError, AuthFailedError):
             raise CoordinationDenied(
                 f"ZooKeeper at {self.hosts} does not permit that below {self.root}; check the credentials"
+            ) from None
+        except BadArgumentsError:
+            raise InvalidName(
+                f"ZooKeeper at {self.hosts} does not take such a name; use printable characters"
             ) from None
         except (
             ConnectionLoss,

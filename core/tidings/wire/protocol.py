@@ -33,8 +33,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tidings.errors import InvalidName
 from tidings.flows import Flow
+from tidings.names import check_name
 from tidings.positions import Position
+from tidings.stream_definition import MAX_SHARDS
 from tidings.texts import printable
 
 PROTOCOL = 1
@@ -72,6 +75,17 @@ def flow_message(kind: str, flow: Flow, era: Era, **more: Any) -> Message:
     {'t': 'close', 'stream': 'contacts', 'shard': 3, 'epoch': 2, 'turn': 1}
     """
     return {"t": kind, "stream": flow.stream, "shard": flow.shard, "epoch": era.epoch, "turn": era.turn, **more}
+
+
+def flow_of(application: str, message: Message) -> Flow:
+    """The flow that a message is about; ValueError if no flow can be called that. Names become paths in ZooKeeper."""
+    stream, shard = message["stream"], message["shard"]
+    if type(shard) is not int or not 0 <= shard < MAX_SHARDS:
+        raise ValueError("a message about a shard that cannot be")
+    try:
+        return Flow(application, check_name("a stream", stream), shard)
+    except (InvalidName, TypeError):
+        raise ValueError("a message about a stream that cannot be") from None
 
 
 def era_of(message: Message) -> Era:
