@@ -24,7 +24,8 @@ class Peer:
 
     def __init__(self, writer: Any, reader: Any, schema: pa.Schema) -> None:
         self._writer, self._reader = writer, reader
-        writer.begin(schema)
+        with contextlib.suppress(pa.ArrowException):  # it has ended already; `fault` says why
+            writer.begin(schema)
 
     def say(self, message: Message | bytes, rows: pa.RecordBatch | None = None) -> None:
         raw = pa.py_buffer(message if isinstance(message, bytes) else json.dumps(message).encode())

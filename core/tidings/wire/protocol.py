@@ -119,7 +119,10 @@ def decode(metadata: pa.Buffer | None) -> Message:
     """The message that a peer sent; ValueError if it is none."""
     if metadata is None or metadata.size > MAX_METADATA_BYTES:
         raise ValueError("a message without metadata, or with too much of it")
-    message = json.loads(metadata.to_pybytes())
+    try:
+        message = json.loads(metadata.to_pybytes())
+    except RecursionError:
+        raise ValueError("a message that is nested too deeply") from None
     if not isinstance(message, dict) or not isinstance(message.get("t"), str):
         raise ValueError("a message that is no object, or has no type")
     return message

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from tests.support.peer import speaking
+from tests.support.scene import STREAM, Scene
 from tidings.cluster import Cluster
+from tidings.flows import Flow
 from tidings.handlers import Handler
 from tidings.streams import Stream
 from tidings.testing import eventually
-from tidings.updates import Update
+from tidings.updates import SCHEMA, Update
 
 
 class Notes(Handler):
@@ -95,6 +99,100 @@ def test_what_is_closed_before_zookeeper_has_answered_is_not_opened(
             answer()
         assert peer.hear()["reason"] == "it was closed before it was opened"
         assert not subscriber.flows
+
+
+FORGED = pa.RecordBatch.from_pylist(
+    [{"shard": 0, "seq": seq, "index": 0, "object": f"forged-{seq}", "kind": "data", "range": 1} for seq in range(2)],
+    schema=SCHEMA,
+)
+OBJECT = SCHEMA.get_field_index("object")
+
+
+def lying(kind: pa.DataType) -> pa.RecordBatch:
+    """Two rows, of whose objects the first is said to be of a gigabyte."""
+    offsets, said = pa.py_buffer(struct.pack("<iii", 0, 2**30, 3)), pa.py_buffer(b"abc")
+    return FORGED.set_column(OBJECT, "object", pa.Array.from_buffers(kind, 2, [None, offsets, said]))
+
+
+def beyond() -> pa.RecordBatch:
+    """Two rows whose objects are places in a dictionary that is not so long."""
+    places = pa.Array.from_buffers(pa.int32(), 2, [None, pa.py_buffer(b"\xff\xff\xff\x7f" * 2)])
+    objects = pa.DictionaryArray.from_arrays(places, pa.array(["a"]), safe=False)
+    return FORGED.set_column(OBJECT, "object", objects)
+
+
+LIES: dict[str, tuple[Callable[[], pa.RecordBatch], str]] = {
+    "offsets that lie": (lambda: lying(pa.string()), "rows that are broken"),
+    "bytes for text": (lambda: lying(pa.binary()), "rows of another schema"),
+    "a dictionary that is too short": (beyond, "rows of another schema"),
+    "a column less": (lambda: FORGED.drop_columns(["time"]), "rows of another schema"),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)  # by name: to print such rows is to read wild memory
+def test_rows_that_lie_are_refused_and_the_subscriber_lives(scene: Scene, lie: str) -> None:
+    make, reason = LIES[lie]
+    scene.prepare(2)
+    flow = {"stream": STREAM, "shard": 0, "epoch": 1, "turn": 1}
+    scene.cluster.coordination.write({"id": "r1", "epoch": 1}, *Flow("cache", STREAM, 0).place, "subscriber")
+    process = scene.recorder("cache", "r1")
+    record = scene.cluster.coordination.read("applications", "cache", "subscribers", "r1")
+    assert record is not None
+    with speaking(record["address"], schema=make().schema) as peer:
+        peer.say({"t": "open", **flow})
+        assert peer.hear()["t"] == "opened"
+        peer.say({"t": "batch", "stream": STREAM, "parts": [[0, 1, 1, 2, 1, 0, -1]]}, make())
+        fault = peer.fault()
+        assert reason in fault
+        assert "offset" not in fault.lower(), "Arrow's own words tell of our memory"
+    with speaking(record["address"]) as peer:
+        peer.say({"t": "ping"})
+        assert peer.hear() == {"t": "pong"}
+    assert process.poll() is None
+    assert not scene.delivered("r1")
+
+
+def test_rows_that_are_right_are_taken(cluster: Cluster, stream: Stream) -> None:
+    notes = Notes()
+    cluster.coordination.write({"id": "one", "epoch": 1}, *Flow("cache", "contacts", 0).place, "subscriber")
+    with cluster.subscribe("cache", notes, id="one") as subscriber, speaking(subscriber.address) as peer:
+        peer.say({"t": "open", "stream": "contacts", "shard": 0, "epoch": 1, "turn": 1})
+        assert peer.hear()["t"] == "opened"
+        peer.say({"t": "batch", "stream": "contacts", "parts": [[0, 1, 1, 2, 1, 0, -1]]}, FORGED)
+        assert peer.hear()["t"] == "done"
+    assert notes.objects == ["forged-0", "forged-1"]
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"\xff", b"{}", b"[]", b"null", b'{"t":' + b"[" * 100_000 + b"]" * 100_000 + b"}"]
+)
+def test_a_hello_that_is_none_is_refused_in_a_sentence(cluster: Cluster, stream: Stream, said: bytes) -> None:
+    with cluster.subscribe("cache", Handler()) as subscriber, speaking(subscriber.address, hello=said) as peer:
+        fault = peer.fault()
+    assert "this is another application's subscriber, or another protocol's" in fault
+    assert "Traceback" not in fault
+    assert ".py" not in fault
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"\xff",
+        b"[]",
+        b'{"t": "open"}',
+        b'{"t": "odd"}',
+        b'{"t":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"t": "batch", "stream": "contacts", "parts": 7}',
+        b'{"t": "close", "stream": "contacts", "shard": 0, "epoch": {}, "turn": 1}',
+    ],
+)
+def test_a_message_that_is_none_is_refused_in_a_sentence(cluster: Cluster, stream: Stream, said: bytes) -> None:
+    with cluster.subscribe("cache", Handler()) as subscriber, speaking(subscriber.address) as peer:
+        peer.say(said)
+        fault = peer.fault()
+    assert "a message that makes no sense" in fault
+    assert "Traceback" not in fault
+    assert ".py" not in fault
 
 
 def test_an_error_that_nobody_thought_of_in_one_flow_harms_that_one_alone_and_is_told_once(
