@@ -296,6 +296,8 @@ def decode(path: str, raw: bytes) -> dict[str, Any] | None:
     try:
         value: dict[str, Any] = json.loads(raw)
         del value["version"]
-    except (ValueError, KeyError, TypeError):
-        raise ForeignValue(f"what ZooKeeper holds at {path} was not put there by tidings") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ForeignValue(
+            f"what ZooKeeper holds at {path} was not put there by tidings: mend it, or delete it"
+        ) from None
     return value

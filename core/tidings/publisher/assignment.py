@@ -81,7 +81,8 @@ class Assignment:
         if application.balance != "random":
             self._nodes.fill([(*flow.place, "subscriber") for flow in flows if flow not in mine])
             for flow in flows:
-                if flow not in mine and (holder := self._nodes.value(*flow.place, "subscriber")):
+                holder = self._nodes.value(*flow.place, "subscriber") if flow not in mine else None
+                if holder is not None and isinstance(holder.get("id"), str):
                     current[flow] = holder["id"]
         considered = list(mine) if application.balance == "random" else flows
         target = strategy(application.balance)(considered, self._shares(application.name), current)
