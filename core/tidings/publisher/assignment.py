@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 
 from tidings.applications import Application
@@ -57,6 +58,7 @@ class Assignment:
         self._connections: dict[tuple[str, str], Connection] = {}
         self._connecting = threading.Lock()
         self._unreachable: dict[tuple[str, str], float] = {}
+        self._said: weakref.WeakKeyDictionary[FlowSession, str] = weakref.WeakKeyDictionary()
 
     def sessions(self) -> Iterator[FlowSession]:
         """The flows that this publisher owns."""
@@ -200,12 +202,20 @@ class Assignment:
         session = pump.flows.get(Flow(connection.key[0], message["stream"], message["shard"])) if pump else None
         if session is not None and pump is not None:
             with session.lock:
+                before = session.state
                 self._outbox.carry_out(session, session.answered(connection, message))
-                waits = session.state is OPEN and session.ride is None
+                changed, waits = session.state is not before, session.state is OPEN and session.ride is None
             if waits:
                 pump.allocation.wake()
-            if message["t"] in ("refused", "parked"):
-                level = logging.WARNING if message["t"] == "parked" else logging.INFO
-                logger.log(level, "flow %s is %s: %s", session.flow, message["t"], reason_of(message))
+            if changed and message["t"] in ("refused", "parked"):  # else it was an answer to an earlier opening
+                self._tell(session, message)
         if message["t"] != "done":
             self._on_change()
+
+    def _tell(self, session: FlowSession, message: Message) -> None:
+        """Log what has become of a flow, if it is not what was said of it last."""
+        said = f"{message['t']}: {reason_of(message)}"
+        if self._said.get(session) != said:
+            level = logging.WARNING if message["t"] == "parked" else logging.INFO
+            logger.log(level, "flow %s is %s", session.flow, said)
+        self._said[session] = said
