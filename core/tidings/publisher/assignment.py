@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 
 from tidings.applications import Application
@@ -58,7 +57,7 @@ class Assignment:
         self._connections: dict[tuple[str, str], Connection] = {}
         self._connecting = threading.Lock()
         self._unreachable: dict[tuple[str, str], float] = {}
-        self._said: weakref.WeakKeyDictionary[FlowSession, str] = weakref.WeakKeyDictionary()
+        self._said: dict[Flow, str] = {}
 
     def sessions(self) -> Iterator[FlowSession]:
         """The flows that this publisher owns."""
@@ -166,7 +165,9 @@ class Assignment:
             lives = self._is_alive(session)
             with session.lock:
                 self._outbox.carry_out(session, session.tick(holder_lives=lives, allowed=self._may_send()))
-            if session.releasable:
+            if session.locked_out:
+                logger.warning("flow %s is refused in epoch %d, and taken again", session.flow, session.epoch)
+            if session.releasable or session.locked_out:
                 self._release(session)
 
     def leave(self, session: FlowSession) -> None:
@@ -215,7 +216,7 @@ class Assignment:
     def _tell(self, session: FlowSession, message: Message) -> None:
         """Log what has become of a flow, if it is not what was said of it last."""
         said = f"{message['t']}: {reason_of(message)}"
-        if self._said.get(session) != said:
+        if self._said.get(session.flow) != said:
             level = logging.WARNING if message["t"] == "parked" else logging.INFO
             logger.log(level, "flow %s is %s", session.flow, said)
-        self._said[session] = said
+        self._said[session.flow] = said

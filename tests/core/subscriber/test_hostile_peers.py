@@ -195,6 +195,36 @@ def test_a_message_that_is_none_is_refused_in_a_sentence(cluster: Cluster, strea
     assert ".py" not in fault
 
 
+def test_a_flow_that_somebody_opened_in_a_turn_without_end_is_its_owners_again(
+    cluster: Cluster, stream: Stream
+) -> None:
+    notes = Notes()
+    place = Flow("cache", "contacts", 0).place
+    with (
+        cluster.publisher(token_interval=0.2, patience=1.0),
+        cluster.subscribe("cache", notes, id="one") as subscriber,
+    ):
+        eventually(lambda: len(subscriber.flows) == 2)
+        holder = cluster.coordination.read(*place, "subscriber")
+        assert holder is not None
+        with speaking(subscriber.address) as peer:
+            said = {"stream": "contacts", "shard": 0, "epoch": holder["epoch"], "turn": 2**62}
+            peer.say({"t": "open", **said})
+            assert peer.hear()["t"] == "opened"
+        publish(stream, *(f"o-{number}" for number in range(8)))
+        eventually(lambda: len(set(notes.objects)) == 8)
+        eventually(lambda: len(subscriber.flows) == 2)
+        after = cluster.coordination.read(*place, "subscriber")
+        assert after is not None
+        assert after["epoch"] > holder["epoch"], "a turn without end can only be passed by another epoch"
+        with speaking(subscriber.address) as peer:
+            peer.say({"t": "open", **said})
+            assert peer.hear()["t"] == "refused"
+            peer.say({"t": "batch", "stream": "contacts", "parts": [[0, said["epoch"], 2**62, 2, 1, 0, -1]]}, FORGED)
+            assert peer.hear()["t"] == "refused"
+    assert not any(name.startswith("forged") for name in notes.objects)
+
+
 def test_an_error_that_nobody_thought_of_in_one_flow_harms_that_one_alone_and_is_told_once(
     cluster: Cluster, stream: Stream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
