@@ -19,6 +19,7 @@ from tidings.plugins import load
 GROUP = "tidings.allocation"
 PREFERRED = "gaps"
 MAX_CARAVANS = 8  # unless the limits say otherwise
+MAX_RATE = 1e15  # updates a second, which is more than there are
 CATCH_UP_RATIO = 1.25  # how much faster than the lead the others may always read, whatever the limits
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,9 @@ class Limits:
     total_rate: float | None = None
 
     def __post_init__(self) -> None:
-        if self.caravans < 1 or any(rate is not None and rate <= 0 for rate in (self.rate, self.total_rate)):
+        rates = [rate for rate in (self.rate, self.total_rate) if rate is not None]
+        sane = type(self.caravans) is int and all(type(rate) in (int, float) and 0 < rate < MAX_RATE for rate in rates)
+        if not sane or self.caravans < 1:
             raise InvalidOption(f"{self} cannot be: at least one caravan, and rates above 0")
 
     @classmethod

@@ -13,6 +13,7 @@ from tidings.names import check_name
 from tidings.positions import Positions
 
 MODES = ("reliable", "realtime")
+MAX_AGE_S = 10**10  # some 300 years; a time that much earlier can still be told
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,10 @@ class Application:
         self.parsed_filter()
         if self.mode not in MODES:
             raise InvalidOption(f"mode {self.mode!r} of application {self.name!r} is none of {', '.join(MODES)}")
-        if self.max_age is not None and (self.mode != "realtime" or self.max_age <= 0):
+        if self.max_age is not None and (self.mode != "realtime" or not 0 < self.max_age <= MAX_AGE_S):
             raise InvalidOption(f"max_age of application {self.name!r} is a number of seconds, and for realtime mode")
+        if not isinstance(self.balance, str):
+            raise InvalidOption(f"balance of application {self.name!r} is a name, not {str(self.balance)[:100]}")
 
     def parsed_filter(self) -> Filter:
         """The filter, ready to be used."""

@@ -17,6 +17,8 @@ from tidings.coordination.zookeeper import Coordination, decode
 from tidings.errors import (
     ApplicationExists,
     FilterWarning,
+    ForeignValue,
+    InvalidName,
     InvalidOption,
     LogUnavailable,
     StreamExists,
@@ -104,9 +106,17 @@ class Catalogue:
         return Stream(definition)
 
     def streams(self) -> list[Stream]:
-        """All streams, by name."""
-        definitions = (self._definition(name) for name in self.coordination.children("streams"))
-        return [Stream(definition) for definition in definitions if definition is not None]
+        """All streams, by name. One that cannot be read is left out, with a warning in the log."""
+        found = []
+        for name in self.coordination.children("streams"):
+            try:
+                definition = self._definition(name)
+            except (InvalidOption, InvalidName, ForeignValue) as error:
+                logger.warning("stream %r is left out: %s", name, error)
+                continue
+            if definition is not None:
+                found.append(Stream(definition))
+        return found
 
     def drop_stream(self, name: str, *, purge: bool = False) -> None:
         """Forget a stream; with `purge` delete its updates too, otherwise its log stays where it is.
@@ -154,7 +164,7 @@ class Catalogue:
         value = self.coordination.read("applications", check_name("an application", name))
         if value is None:
             raise self._unknown_application(name)
-        return Application.from_json(value)
+        return self._checked_application(name, value)
 
     def applications(self) -> list[Application]:
         """All applications, by name. One that cannot be read is left out, with a warning in the log."""
@@ -182,7 +192,18 @@ class Catalogue:
 
     def _definition(self, name: str) -> StreamDefinition | None:
         value = self.coordination.read("streams", check_name("a stream", name))
-        return None if value is None else StreamDefinition.from_json(value)
+        if value is None:
+            return None
+        place = self.coordination.path("streams", name)
+        try:
+            definition = StreamDefinition.from_json(value)
+        except TidingsError as error:
+            raise InvalidOption(
+                f"what ZooKeeper holds at {place} cannot be read ({error}): mend or delete it"
+            ) from None
+        if definition.name != name:
+            raise InvalidOption(f"what ZooKeeper holds at {place} is of {definition.name!r}: mend or delete it")
+        return definition
 
     def _put_application(self, application: Application) -> None:
         name, value = application.name, application.to_json()
@@ -213,7 +234,13 @@ class Catalogue:
         return raw
 
     def _decoded_application(self, name: str, raw: bytes) -> Application:
-        return Application.from_json(decode(self.coordination.path("applications", name), raw) or {})
+        return self._checked_application(name, decode(self.coordination.path("applications", name), raw) or {})
+
+    def _checked_application(self, name: str, value: dict[str, Any]) -> Application:
+        application = Application.from_json(value)
+        if application.name != name:
+            raise InvalidOption(f"application {name!r} has the definition of {application.name!r}: drop it first")
+        return application
 
     def _unknown_application(self, name: str) -> UnknownApplication:
         there = ", ".join(one.name for one in self.applications()) or "none"

@@ -33,5 +33,5 @@ class Datamarker:
         try:
             time = dt.datetime.fromisoformat(value["time"])
             return cls(Position.from_json(value["position"]), int(value["epoch"]), time)
-        except (KeyError, TypeError, ValueError):
-            raise InvalidPosition(f"{value!r} is no datamarker") from None
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise InvalidPosition(f"{str(value)[:200]} is no datamarker") from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
-from tidings.errors import PositionsLost, TidingsError
+from tidings.errors import ForeignValue, InvalidOption, PositionsLost, TidingsError
 from tidings.flows import NODES, Flow
 from tidings.logs import Log, WritableLog
 from tidings.positions import Bounds, Position, Positions
@@ -57,7 +57,7 @@ class FlowStatus:
     subscriber: str | None = None
     """The running subscriber that holds the flow."""
     problem: str | None = None
-    """Why the log could not be asked, if so."""
+    """Why the log could not be asked, or what ZooKeeper has of the flow cannot be read, if so."""
 
 
 def status(
@@ -95,6 +95,7 @@ class _Record(NamedTuple):
     owner: dict[str, Any] | None
     datamarker: Datamarker | None
     holder: dict[str, Any] | None
+    problem: str | None
 
 
 def _subscribers(application: str) -> tuple[str, str, str]:
@@ -108,15 +109,32 @@ def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, _Record]:
         found = {flow: {name: tree.found(one) for name, one in nodes.items()} for flow, nodes in asked.items()}
     records = {}
     for flow, nodes in found.items():
-        values = {name: decode(tree.path(*flow.place, name), one[0]) if one else None for name, one in nodes.items()}
-        epoch, marker = nodes["epoch"], values["datamarker"]
-        records[flow] = _Record(
-            epoch[1].version if epoch else None,
-            values["owner"],
-            Datamarker.from_json(marker) if marker else None,
-            values["subscriber"],
-        )
+        values: dict[str, Any] = {}
+        problem = None
+        for name, parse in _READ.items():
+            node, path = nodes[name], tree.path(*flow.place, name)
+            try:
+                value = decode(path, node[0]) if node else None
+                values[name] = parse(value) if value is not None else None
+            except TidingsError as error:  # of the other flows there is more to tell
+                values[name] = None
+                problem = str(error) if isinstance(error, ForeignValue) else f"what ZooKeeper holds at {path}: {error}"
+        epoch = nodes["epoch"][1].version if nodes["epoch"] else None
+        records[flow] = _Record(epoch, values["owner"], values["datamarker"], values["subscriber"], problem)
     return records
+
+
+def _holder(value: dict[str, Any]) -> dict[str, Any]:
+    if not isinstance(value.get("id"), str):
+        raise InvalidOption("it names no subscriber: mend it, or delete it")
+    return value
+
+
+_READ: dict[str, Callable[[dict[str, Any]], Any]] = {
+    "owner": dict,
+    "datamarker": Datamarker.from_json,
+    "subscriber": _holder,
+}
 
 
 class _Reading:
@@ -220,5 +238,5 @@ def _status(flow: Flow, record: _Record, live: set[str], log: _Reading) -> FlowS
         None if marker is None else log.lag(flow.shard, marker.position),
         None if marker is None else log.lag_seconds(flow.shard, marker.position),
         holder["id"] if current else None,
-        log.problem,
+        record.problem or log.problem,
     )

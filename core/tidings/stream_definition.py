@@ -40,12 +40,15 @@ class StreamDefinition:
 
     def __post_init__(self) -> None:
         check_name("a stream", self.name)
-        if not 1 <= self.shards <= MAX_SHARDS:
+        if type(self.shards) is not int or not 1 <= self.shards <= MAX_SHARDS:
             raise InvalidOption(f"stream {self.name!r} cannot have {self.shards!r} shards: from 1 to {MAX_SHARDS:,}")
         split_address(self.log)
         for limit in (self.retention_seconds, self.retention_bytes):
             if limit is not None and limit <= 0:
                 raise InvalidOption(f"stream {self.name!r} cannot retain {limit!r}: seconds and bytes are above 0")
+        for given in (self.options, self.caravans, self.replicas, self.collect):
+            if not isinstance(given, Mapping):
+                raise InvalidOption(f"stream {self.name!r} cannot have {str(given)[:100]!r} for a mapping of options")
         Limits.from_json(self.caravans)
         for name, log in self.replicas.items():
             check_name("a replica", name)
@@ -61,9 +64,16 @@ class StreamDefinition:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> StreamDefinition:
-        """The definition that `to_json` wrote; keys of a later version are left alone."""
+        """The definition that `to_json` wrote; keys of a later version are left alone.
+
+        `InvalidOption`, or another error of ours, if it was written by a later version that this one cannot follow, or
+        by hand.
+        """
         known = {one.name for one in fields(cls)}
-        return cls(**{key: known_value for key, known_value in value.items() if key in known})
+        try:
+            return cls(**{key: known_value for key, known_value in value.items() if key in known})
+        except (TypeError, ValueError, AttributeError) as error:
+            raise InvalidOption(f"this is no definition of a stream: {error}") from None
 
 
 def split_address(address: str) -> tuple[str, str]:

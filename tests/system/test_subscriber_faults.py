@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import signal
 import time
 
 import pytest
 
-from tests.support.liar import LIES, lying
+from tests.support.liar import LIES, Message, about, lying
 from tests.support.scene import STREAM, Scene
 from tidings.streams import Stream
 from tidings.testing import eventually
@@ -113,6 +114,22 @@ def test_a_publisher_outlives_a_subscriber_that_lies_and_writes_nothing_that_it_
         # An honest subscriber of the same application gets the flows, and everything from the first update on.
         with scene.subscriber("lied-to", "honest"):
             scene.finish("honest")
+
+
+def test_a_subscriber_that_refuses_without_end_is_told_of_once_a_change(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refusals(open: Message) -> list[bytes]:
+        stale = about({**open, "turn": 0}, "refused", reason="of long ago")
+        return [stale] * 500 + [about(open, "refused", reason="no room")] * 500
+
+    scene.prepare(2)
+    with caplog.at_level(logging.INFO), lying(scene.address, "cache", "liar", [refusals]) as liar:
+        scene.publisher("p1", patience=0.5)
+        eventually(lambda: liar.told > 6)
+    assert "of long ago" not in caplog.text
+    for shard in range(2):
+        assert caplog.text.count(f"flow cache/{STREAM}/{shard} is refused: no room") == 1
 
 
 def test_subscribers_of_two_applications_may_have_one_id(scene: Scene) -> None:

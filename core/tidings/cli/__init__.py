@@ -178,6 +178,7 @@ def _logging(verbose: int) -> Iterator[None]:
         "tidings": level,
         "tidings_connectors": level,
         "tidings_thialfi": level,
+        "tidings_log_tailing": level,
         "kazoo": logging.INFO if verbose > 1 else logging.CRITICAL,
     }
     snapshots = "tidings_connectors.cdc.snapshot"

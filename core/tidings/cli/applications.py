@@ -11,7 +11,7 @@ import typer
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, duration, filter_text, starting
 from tidings.cli.options import Application as Name
 from tidings.cli.output import emit, note, print_fields, print_table, refuse, warn, warnings_told
-from tidings.errors import TidingsError, UnknownApplication
+from tidings.errors import ForeignValue, TidingsError, UnknownApplication
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -146,8 +146,16 @@ def drop_command(
 
 def _subscribers(cluster: Cluster, application: str) -> list[dict[str, Any]]:
     place = ("applications", application, "subscribers")
-    values = {id: cluster.coordination.read(*place, id) for id in cluster.coordination.children(*place)}
-    return [{"id": id, **value} for id, value in values.items() if value is not None]
+    found = []
+    for id in cluster.coordination.children(*place):
+        try:
+            value = cluster.coordination.read(*place, id)
+        except ForeignValue as error:
+            warn(str(error))
+            continue
+        if value is not None:
+            found.append({"id": id, **value})
+    return found
 
 
 def _streams(cluster: Cluster, application: str) -> tuple[str, ...]:

@@ -41,7 +41,8 @@ def apply_command(
 
     path = file or find(Path.cwd())
     spec = load(Path(path.name) if path.parent == Path.cwd() else path)
-    with connected(zookeeper, timeout, fallback=spec.zookeeper) as cluster:
+    above = path if file is None and path.parent != Path.cwd() else None
+    with connected(zookeeper, timeout, fallback=spec.zookeeper, found_above=above) as cluster:
         actions = plan(spec, cluster)
         for action in actions:
             for warning in action.warnings:

@@ -49,15 +49,30 @@ JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON object a l
 
 @contextlib.contextmanager
 def connected(
-    zookeeper: str | None, timeout: float, *, fallback: str | None = None, session_timeout: float = 10.0
+    zookeeper: str | None,
+    timeout: float,
+    *,
+    fallback: str | None = None,
+    found_above: Path | None = None,
+    session_timeout: float = 10.0,
 ) -> Iterator[Cluster]:
-    """The cluster that the option names, else the environment, else the fallback."""
+    """The cluster that the option names, else the environment, else the fallback.
+
+    `found_above` is the file that the fallback is from, if nobody named it and it is in a folder above: it may be
+    anybody's.
+    """
     from tidings.cluster import connect
 
-    address = zookeeper or os.environ.get("TIDINGS_ZOOKEEPER") or fallback or DEFAULT_ADDRESS
+    named = zookeeper or os.environ.get("TIDINGS_ZOOKEEPER")
+    address = named or fallback or DEFAULT_ADDRESS
     credentials = os.environ.get("TIDINGS_ZOOKEEPER_CREDENTIALS") or None
     if credentials and ":" not in credentials:
         raise InvalidOption("TIDINGS_ZOOKEEPER_CREDENTIALS is not of the form user:password")
+    if credentials and found_above is not None and fallback and not named:
+        raise InvalidOption(
+            f"TIDINGS_ZOOKEEPER_CREDENTIALS are not sent to {fallback}, since {found_above} was found in a folder "
+            "above: name the file, or the address by --zookeeper"
+        )
     with connect(address, timeout=timeout, session_timeout=session_timeout, credentials=credentials) as cluster:
         yield cluster
 

@@ -83,7 +83,10 @@ def run_command(
     path = Path(file) if file else find(Path.cwd())
     spec = load(Path(path.name) if path.parent == Path.cwd() else path)
     names = choose(spec, pipeline)
-    with connected(zookeeper, timeout, fallback=spec.zookeeper, session_timeout=session_timeout) as cluster:
+    above = path if file is None and path.parent != Path.cwd() else None
+    with connected(
+        zookeeper, timeout, fallback=spec.zookeeper, found_above=above, session_timeout=session_timeout
+    ) as cluster:
         pipelines = plan(spec, cluster, names)
         if dry_run:
             _print_plan(spec, pipelines, json)

@@ -45,6 +45,9 @@ Examples:
   tidings subscribe cache --address 10.0.0.7:9090 --id east-1 --token-file token
 """
 
+SECRETS = ("TIDINGS_TOKEN", "TIDINGS_ZOOKEEPER_CREDENTIALS", "MYSQL_PWD", "PGPASSWORD")
+"""What is in our environment for ourselves and our connectors: a command of --exec has no need of it."""
+
 LAST_TOKEN_TIMEOUT_S = 15.0  # after the last update, for the token that acknowledges it
 TERMINATION_GRACE_S = 5.0  # for a command to end when it is asked to
 
@@ -99,7 +102,7 @@ def subscribe_command(
 
     A command that fails is run again with the same batch, a few times; then the flow is parked, where
     `tidings flows list` shows it. It finds TIDINGS_APPLICATION, TIDINGS_STREAM, TIDINGS_SHARD and TIDINGS_EPOCH in its
-    environment.
+    environment, and none of our secrets: the token, ZooKeeper's credentials, MYSQL_PWD and PGPASSWORD are left out.
     """
     if (tls_certificate is None) != (tls_key is None):
         raise refuse("TLS needs both --tls-certificate and --tls-key")
@@ -220,8 +223,8 @@ class _BatchSink:
 
     def _run(self, command: str, lines: bytes, about: dict[str, str]) -> None:
         names = {f"TIDINGS_{key.upper()}": value for key, value in about.items()}
-        environment = {**os.environ, "TIDINGS_APPLICATION": self._application, **names}
-        environment.pop("TIDINGS_TOKEN", None)  # the command has no need of it
+        ours = {key: value for key, value in os.environ.items() if key not in SECRETS}
+        environment = {**ours, "TIDINGS_APPLICATION": self._application, **names}
         with self._lock:
             if self.ended.is_set():
                 raise _Ended

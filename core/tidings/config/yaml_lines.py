@@ -1,11 +1,12 @@
 """A YAML file as plain values that know their lines, and the mistakes in it, each told with its line.
 
 The file may come from anywhere, so only plain YAML is taken: no tags, no anchors, and neither size nor depth without a
-bound. Keys stay as they are written; each is there once.
+bound. Whole numbers are those of YAML 1.2, and 1:30 is a text. Keys stay as they are written; each is there once.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tidings.errors import InvalidConfig
 
 MAX_FILE_BYTES = 2**20
 MAX_DEPTH = 32
+MAX_DIGITS = 100
 
 Key = tuple[str | int, ...]
 """Where a value is: the keys and indices that lead to it."""
@@ -65,6 +67,27 @@ class _Loader(yaml.SafeLoader):
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
+
+
+def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
+    if len(node.value) > MAX_DIGITS:
+        raise ValueError(f"more than {MAX_DIGITS} digits")
+    return int(node.value, {"0o": 8, "0x": 16}.get(node.value[:2], 10))
+
+
+# YAML 1.1, which PyYAML reads, has numbers to the base 60: those take the square of their length.
+_NUMBERS = {
+    "tag:yaml.org,2002:int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
+    "tag:yaml.org,2002:float": r"[-+]?[0-9][0-9_]*\.[0-9_]*([eE][-+][0-9]+)?|\.[0-9][0-9_]*([eE][-+][0-9]+)?"
+    r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+}
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in known if tag not in _NUMBERS]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+for _tag, _pattern in _NUMBERS.items():
+    _Loader.add_implicit_resolver(_tag, re.compile(rf"(?:{_pattern})\Z"), list("-+.0123456789"))
+_Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 
 def read(mistakes: Mistakes) -> Any:

@@ -30,11 +30,31 @@ class NodeCache:
         self._on_change = on_change
         self._known: dict[tuple[str, str], Any] = {}
         self._versions: dict[str, int] = {}
+        self._complaints: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def value(self, *parts: str) -> dict[str, Any] | None:
         """The JSON value at a place, or None."""
         return self._read("value", self._value, *parts)
+
+    def parsed(self, parse: Callable[[dict[str, Any]], T], *parts: str) -> T | None:
+        """What `parse` makes of the value at a place; None if there is none, or it makes no sense, which is told once.
+
+        Whatever is wrong with one value must not stop what is done about the others.
+        """
+        value, path = self.value(*parts), self._coordination.path(*parts)
+        if value is None:
+            return None
+        try:
+            found = parse(value)
+        except Exception as error:  # noqa: BLE001 - whatever is in there
+            complaint = f"{type(error).__name__}: {error}"[:500]
+            if self._complaints.get(path) != complaint:
+                logger.warning("what ZooKeeper holds at %s is left alone: %s; mend it, or delete it", path, complaint)
+            self._complaints[path] = complaint
+            return None
+        self._complaints.pop(path, None)
+        return found
 
     def children(self, *parts: str) -> list[str]:
         """The names below a place."""
@@ -90,7 +110,7 @@ class NodeCache:
         try:
             return decode(path, raw)
         except ForeignValue as error:
-            logger.warning("%s; it is left alone", error)  # one bad value must not stop what is done about the others
+            logger.warning("%s; it is left alone until then", error)  # and does not stop what is done about the others
             return None
 
     def _value(self, path: str, watch: Callable[[WatchedEvent], None]) -> dict[str, Any] | None:

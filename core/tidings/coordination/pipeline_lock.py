@@ -56,12 +56,16 @@ class PipelineLock:
         while not self._coordination.claim(mine, *self._place, patience=patience):
             holder = self._coordination.read(*self._place)
             # A driver that was killed here, and is started again, need not be told to try later.
-            if holder is not None and (patience or not _dead(holder)):
+            try:
+                if holder is not None and (patience or not _dead(holder)):
+                    who = f"process {holder['pid']} on {holder['host']} has it since {holder['since']}"
+                    raise PipelineHeld(f"pipeline {self._place[-1]!r} runs already: {who}; stop that one first")
+                patience = 2 * float(holder["session_timeout"]) if holder is not None else 0.0
+            except (KeyError, TypeError, ValueError, OverflowError):
                 raise PipelineHeld(
-                    f"pipeline {self._place[-1]!r} runs already: process {holder['pid']} on {holder['host']} has it "
-                    f"since {holder['since']}; stop that one first"
-                )
-            patience = 2 * float(holder["session_timeout"]) if holder is not None else 0.0
+                    f"pipeline {self._place[-1]!r} is held by what ZooKeeper has at "
+                    f"{self._coordination.path(*self._place)}, and that makes no sense: delete it if no driver runs"
+                ) from None
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.LOST:

@@ -20,7 +20,7 @@ class SubscriberRecord(NamedTuple):
         try:
             address, capacity, load = str(value["address"]), float(value["capacity"]), float(value.get("load", 0))
             weight = float(value.get("weight", capacity))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
         sane = 0 < weight < float("inf") and 0 <= load <= 1
         return cls(address, weight, load, bool(value.get("leaving"))) if sane else None

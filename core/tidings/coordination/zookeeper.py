@@ -22,6 +22,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
+    BadArgumentsError,
     BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
@@ -37,7 +38,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.serialization import Connect
 from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
-from tidings.errors import CoordinationDenied, CoordinationUnavailable, ForeignValue, InvalidOption
+from tidings.errors import CoordinationDenied, CoordinationUnavailable, ForeignValue, InvalidName, InvalidOption
 
 DEFAULT_ROOT = "/tidings"
 VALUE_VERSION = 1
@@ -267,6 +268,10 @@ class Coordination:
             raise CoordinationDenied(
                 f"ZooKeeper at {self.hosts} does not permit that below {self.root}; check the credentials"
             ) from None
+        except BadArgumentsError:
+            raise InvalidName(
+                f"ZooKeeper at {self.hosts} does not take such a name; use printable characters"
+            ) from None
         except (
             ConnectionLoss,
             ConnectionClosedError,
@@ -291,6 +296,8 @@ def decode(path: str, raw: bytes) -> dict[str, Any] | None:
     try:
         value: dict[str, Any] = json.loads(raw)
         del value["version"]
-    except (ValueError, KeyError, TypeError):
-        raise ForeignValue(f"what ZooKeeper holds at {path} was not put there by tidings") from None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise ForeignValue(
+            f"what ZooKeeper holds at {path} was not put there by tidings: mend it, or delete it"
+        ) from None
     return value

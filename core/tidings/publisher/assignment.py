@@ -57,6 +57,7 @@ class Assignment:
         self._connections: dict[tuple[str, str], Connection] = {}
         self._connecting = threading.Lock()
         self._unreachable: dict[tuple[str, str], float] = {}
+        self._said: dict[Flow, str] = {}
 
     def sessions(self) -> Iterator[FlowSession]:
         """The flows that this publisher owns."""
@@ -81,7 +82,8 @@ class Assignment:
         if application.balance != "random":
             self._nodes.fill([(*flow.place, "subscriber") for flow in flows if flow not in mine])
             for flow in flows:
-                if flow not in mine and (holder := self._nodes.value(*flow.place, "subscriber")):
+                holder = self._nodes.value(*flow.place, "subscriber") if flow not in mine else None
+                if holder is not None and isinstance(holder.get("id"), str):
                     current[flow] = holder["id"]
         considered = list(mine) if application.balance == "random" else flows
         target = strategy(application.balance)(considered, self._shares(application.name), current)
@@ -163,7 +165,9 @@ class Assignment:
             lives = self._is_alive(session)
             with session.lock:
                 self._outbox.carry_out(session, session.tick(holder_lives=lives, allowed=self._may_send()))
-            if session.releasable:
+            if session.locked_out:
+                logger.warning("flow %s is refused in epoch %d, and taken again", session.flow, session.epoch)
+            if session.releasable or session.locked_out:
                 self._release(session)
 
     def leave(self, session: FlowSession) -> None:
@@ -199,12 +203,20 @@ class Assignment:
         session = pump.flows.get(Flow(connection.key[0], message["stream"], message["shard"])) if pump else None
         if session is not None and pump is not None:
             with session.lock:
+                before = session.state
                 self._outbox.carry_out(session, session.answered(connection, message))
-                waits = session.state is OPEN and session.ride is None
+                changed, waits = session.state is not before, session.state is OPEN and session.ride is None
             if waits:
                 pump.allocation.wake()
-            if message["t"] in ("refused", "parked"):
-                level = logging.WARNING if message["t"] == "parked" else logging.INFO
-                logger.log(level, "flow %s is %s: %s", session.flow, message["t"], reason_of(message))
+            if changed and message["t"] in ("refused", "parked"):  # else it was an answer to an earlier opening
+                self._tell(session, message)
         if message["t"] != "done":
             self._on_change()
+
+    def _tell(self, session: FlowSession, message: Message) -> None:
+        """Log what has become of a flow, if it is not what was said of it last."""
+        said = f"{message['t']}: {reason_of(message)}"
+        if self._said.get(session.flow) != said:
+            level = logging.WARNING if message["t"] == "parked" else logging.INFO
+            logger.log(level, "flow %s is %s", session.flow, said)
+        self._said[session.flow] = said

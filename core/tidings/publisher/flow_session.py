@@ -151,6 +151,7 @@ class FlowSession:
         self._since = self._token_time = clock()
         self._failures = 0  # in a row: the flow could not be opened, or broke off before anything was processed
         self._failing_since = 0.0
+        self._refused_since: float | None = None  # each opening since then was refused, and nothing else went wrong
         self._reason = ""
         self._lost = ""  # which updates the subscriber was told to be lost while it has had the flow
         self._restored_in = 0  # the turn in which the log was restored last: what was acknowledged till then is void
@@ -177,6 +178,16 @@ class FlowSession:
     def releasable(self) -> bool:
         """Whether the flow can be given to another publisher now, as it is to be."""
         return self.leaving and self.state in (IDLE, PARKED)
+
+    @property
+    def locked_out(self) -> bool:
+        """Whether the subscriber has refused each opening for so long that another epoch must be tried.
+
+        It may believe in an era of this epoch that no owner has ever had, if somebody else has spoken with it. An epoch
+        that ZooKeeper makes is newer than any of those. So this releases the flow, to take it again.
+        """
+        since = self._refused_since
+        return self.state is IDLE and since is not None and self._clock() - since > self.options.patience_s
 
     @property
     def problem(self) -> str:
@@ -287,7 +298,10 @@ class FlowSession:
             case "opened" if self.state is OPENING:
                 return self._opened()
             case "refused":
+                now = self._clock() if self._refused_since is None else self._refused_since
+                since = now if self.state is OPENING else None
                 self._fail(reason_of(message))
+                self._refused_since = since
             case "done":
                 self._processed(Position(*message["position"]))
                 self._failures = 0
@@ -447,6 +461,7 @@ class FlowSession:
 
     def _opened(self) -> Effects:
         self._enter(OPEN)
+        self._refused_since = None
         self._bound = True
         self._token_time = self._clock()
         skipped, self._skipped = self._skipped, 0
@@ -478,6 +493,7 @@ class FlowSession:
     def _fail(self, reason: str) -> None:
         """Give up this turn, for another one later."""
         self._reason = reason
+        self._refused_since = None
         if not self._failures:
             self._failing_since = self._clock()
         self._failures += 1

@@ -31,7 +31,7 @@ from kazoo.exceptions import BadVersionError, KazooException, NodeExistsError, N
 
 from tidings.coordination.zookeeper import Coordination, decode, encode
 from tidings.datamarkers import Datamarker
-from tidings.errors import TidingsError
+from tidings.errors import ForeignValue, TidingsError
 from tidings.flows import NODES, Flow
 from tidings.positions import Position
 
@@ -108,12 +108,22 @@ class Taken(NamedTuple):
     holder: str | None
 
 
+def _holder(path: str, value: dict[str, Any] | None) -> str | None:
+    """The subscriber that had the flow; ForeignValue if somebody had it, and it cannot be told who."""
+    if value is None:
+        return None
+    if not isinstance(value.get("id"), str):
+        raise ForeignValue(f"what ZooKeeper holds at {path} names no subscriber: mend it, or delete it")
+    return str(value["id"])
+
+
 class Ownership:
     """Takes and releases flows for one publisher, through one ZooKeeper session."""
 
     def __init__(self, coordination: Coordination, member: str) -> None:
         self._coordination = coordination
         self._member = member
+        self._complaints: dict[Flow, str] = {}
 
     def take(self, wanted: Sequence[Wanted], record: dict[str, Any]) -> list[Taken | None]:
         """Become the owner of flows, in one transaction each; None for one that has an owner, or cannot be served.
@@ -144,11 +154,16 @@ class Ownership:
             return None, None
         try:
             known, holder = (decode(place[name], found[name][0]) if found[name] else None for name in _READ)
-            before = Datamarker.from_json(known).position if known else None
+            before = Datamarker.from_json(known).position if known is not None else None
             position = wanted.start(before)
-        except TidingsError as error:
-            logger.warning("flow %s cannot be served: %s", flow, error)
+            held_by = _holder(place["subscriber"], holder)
+        except Exception as error:  # noqa: BLE001 - whatever is in there, the other flows are taken
+            complaint = str(error) if isinstance(error, TidingsError) else f"{type(error).__name__}: {error}"
+            if self._complaints.get(flow) != complaint:  # it is tried again and again
+                logger.warning("flow %s cannot be served: %s", flow, complaint)
+            self._complaints[flow] = complaint
             return None, None
+        self._complaints.pop(flow, None)
         epoch = found["epoch"][1].version + 1 if found["epoch"] else 1
         transaction = tree.client.transaction()
         transaction.check(tree.path("applications", flow.application), wanted.defined)
@@ -165,7 +180,7 @@ class Ownership:
             transaction.set_data(place["datamarker"], marker)
         if not found["subscriber"]:
             transaction.create(place["subscriber"], b"")
-        return Taken(epoch, position, before, holder["id"] if holder else None), transaction.commit_async()
+        return Taken(epoch, position, before, held_by), transaction.commit_async()
 
     def release(self, flow: Flow, epoch: int) -> bool:
         """Stop being the owner; False if that was over already."""

@@ -5,21 +5,21 @@ Every publisher reads the same in ZooKeeper and plans alike, so that none has to
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tidings.applications import Application
 from tidings.coordination.node_cache import NodeCache
-from tidings.errors import TidingsError
+from tidings.errors import InvalidOption
 from tidings.flows import Flow
 from tidings.logs import Log, positions_at
 from tidings.positions import Bounds, Position
 from tidings.publisher.ownership import Member, plan_ownership
 from tidings.stream_definition import StreamDefinition
 
-logger = logging.getLogger(__name__)
+D = TypeVar("D", StreamDefinition, Application)
 
 
 @dataclass(frozen=True)
@@ -54,27 +54,33 @@ def read_plan(nodes: NodeCache) -> Plan:
 def _streams(nodes: NodeCache) -> dict[str, StreamDefinition]:
     names = nodes.children("streams")
     nodes.fill([("streams", name) for name in names])
-    known = {name: value for name in names if (value := nodes.value("streams", name))}
-    return {name: StreamDefinition.from_json(value) for name, value in known.items()}
+    read = {name: nodes.parsed(_named(name, StreamDefinition.from_json), "streams", name) for name in names}
+    return {name: stream for name, stream in read.items() if stream is not None}
 
 
 def _applications(nodes: NodeCache) -> dict[str, Application]:
-    found = {}
     names = nodes.children("applications")
     nodes.fill([("applications", name) for name in names])
-    for name in names:
-        value = nodes.value("applications", name)
-        try:
-            if value is not None:
-                found[name] = Application.from_json(value)
-        except TidingsError as error:
-            logger.warning("application %r cannot be served: %s", name, error)
-    return found
+    read = {name: nodes.parsed(_named(name, Application.from_json), "applications", name) for name in names}
+    return {name: application for name, application in read.items() if application is not None}
+
+
+def _named(name: str, parse: Callable[[dict[str, Any]], D]) -> Callable[[dict[str, Any]], D]:
+    """The same, for a definition that must be of this name: under another it would be served twice."""
+
+    def parse_named(value: dict[str, Any]) -> D:
+        found = parse(value)
+        if found.name != name:
+            raise InvalidOption(f"it is the definition of {found.name!r}")
+        return found
+
+    return parse_named
 
 
 def _members(nodes: NodeCache, streams: Mapping[str, StreamDefinition]) -> list[Member]:
-    records = {name: nodes.value("publishers", name) for name in nodes.children("publishers")}
-    return [_member(name, record, streams) for name, record in records.items() if record is not None]
+    names = nodes.children("publishers")
+    read = [nodes.parsed(functools.partial(_member, name, streams=streams), "publishers", name) for name in names]
+    return [member for member in read if member is not None]
 
 
 def _member(name: str, record: Mapping[str, Any], streams: Mapping[str, StreamDefinition]) -> Member:
@@ -89,7 +95,7 @@ def _member(name: str, record: Mapping[str, Any], streams: Mapping[str, StreamDe
         }
         readable &= ranks.keys()
     readable -= set(record.get("unreadable", ()))
-    return Member(name, frozenset(readable), record["draining"], ranks)
+    return Member(name, frozenset(readable), bool(record["draining"]), ranks)
 
 
 def _pins(nodes: NodeCache, flows: Sequence[Flow]) -> dict[Flow, str]:

@@ -105,6 +105,7 @@ class Publisher:
         self._lost = False
         self._pumps = PumpSet(self._pump, self._give_up, patience)
         self._given_up: dict[Flow, int] = {}
+        self._misplaced: dict[str, str] = {}
         self._plan = Plan()
         self._nodes = NodeCache(coordination, self._on_change)
         taken = PublisherExists(f"a publisher {self.name!r} is running already; give this one another name")
@@ -228,8 +229,12 @@ class Publisher:
             self._assignment.place(application, flows, rebalance=replan)
         except CoordinationUnavailable:
             raise
-        except Exception:  # a balancer may be anybody's: the other applications go on
-            logger.exception("the flows of application %r cannot be placed", application.name)
+        except Exception as error:  # a balancer may be anybody's: the other applications go on
+            if self._misplaced.get(application.name) != repr(error):
+                logger.exception("the flows of application %r cannot be placed", application.name)
+            self._misplaced[application.name] = repr(error)
+        else:
+            self._misplaced.pop(application.name, None)
 
     def _rejoin(self) -> None:
         """The session was lost, and with it all that we owned."""

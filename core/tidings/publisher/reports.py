@@ -45,7 +45,7 @@ class Reporter:
         self._flows = flows
         self._may_send = may_send
         self._applied: dict[Pump, dict[str, Any]] = {}
-        self._trouble = ""
+        self._troubles: dict[str, str] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidings-reports", daemon=True)
         self._thread.start()
@@ -54,8 +54,8 @@ class Reporter:
         """Let a new pump go by what its stream and its operators say."""
         try:
             self._apply(pump.stream.name, pump)
-        except TidingsError as error:
-            self._log_once(error)
+        except Exception as error:  # noqa: BLE001 - the stream is read all the same
+            self._log_once(pump.stream.name, error)
 
     def close(self) -> None:
         """Report no more."""
@@ -77,13 +77,15 @@ class Reporter:
                     self._apply(stream, pump)
                     self._report(stream, pump)
                     self._confirm(stream, pump)
-                except TidingsError as error:
-                    self._log_once(error)
+                except Exception as error:  # noqa: BLE001 - it harms this stream alone
+                    self._log_once(stream, error)
 
-    def _log_once(self, error: TidingsError) -> None:
-        if str(error) != self._trouble:
-            logger.warning("%s", error)
-        self._trouble = str(error)
+    def _log_once(self, stream: str, error: Exception) -> None:
+        trouble = f"{type(error).__name__}: {error}"
+        if self._troubles.get(stream) != trouble:
+            ours = isinstance(error, TidingsError)
+            logger.warning("stream %r: %s", stream, error if ours else trouble, exc_info=None if ours else error)
+        self._troubles[stream] = trouble
 
     def _apply(self, stream: str, pump: Pump) -> None:
         override = self._coordination.read(PLACE, stream) or {}
@@ -97,7 +99,7 @@ class Reporter:
             pump.allocation.control(settings.get("policy"), Limits.from_json(settings))
         except (TidingsError, TypeError) as error:
             raise InvalidOption(f"the caravans of stream {stream!r} stay as they are: {error}") from None
-        if known and settings.get("again", 0) > before.get("again", 0):
+        if known and settings.get("again") != before.get("again"):
             pump.allocation.reallocate()
 
     def _report(self, stream: str, pump: Pump) -> None:

@@ -64,7 +64,10 @@ class SubscriberServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarro
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """One publisher, until it goes."""
-        hello = decode(pa.py_buffer(descriptor.command))
+        try:
+            hello = decode(pa.py_buffer(descriptor.command or b""))
+        except ValueError:
+            hello = {}
         if hello.get("protocol") != PROTOCOL or hello.get("application") != self._listener.application:
             raise flight.FlightServerError("this is another application's subscriber, or another protocol's")
         lock = threading.Lock()
@@ -97,17 +100,34 @@ class SubscriberServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarro
                 chunk = reader.read_chunk()
             except StopIteration:
                 return
-            if chunk.data is not None and chunk.data.nbytes > MAX_MESSAGE_BYTES:
-                raise flight.FlightServerError("a message that is too large")
+            except pa.ArrowException as error:
+                logger.debug("an exchange broke off: %s", error)
+                raise flight.FlightServerError("an exchange that cannot be read") from None
             try:
                 message = decode(chunk.app_metadata)
                 if message["t"] == "ping":
                     reply({"t": "pong"})
                     continue
-                rows = chunk.data.cast(SCHEMA) if chunk.data is not None else None
-                self._listener.on_message(message, rows, reply)
-            except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
+                if chunk.data is not None:
+                    _check_rows(chunk.data)
+                self._listener.on_message(message, chunk.data, reply)
+            except (ValueError, KeyError, TypeError) as error:
                 raise flight.FlightServerError(f"a message that makes no sense: {error}") from None
+            except Exception:  # of which the peer would be sent the stack
+                logger.exception("a publisher's message could not be taken in")
+                raise flight.FlightServerError("a message that could not be taken in") from None
+
+
+def _check_rows(rows: pa.RecordBatch) -> None:
+    """ValueError unless these are rows of ours that hold what they say: whoever looks at others reads wild memory."""
+    if not rows.schema.equals(SCHEMA):
+        raise ValueError("rows of another schema")
+    if rows.get_total_buffer_size() > MAX_MESSAGE_BYTES:
+        raise ValueError("rows that are too large")
+    try:
+        rows.validate(full=True)
+    except pa.ArrowException:
+        raise ValueError("rows that are broken") from None
 
 
 class _TokenFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no hints

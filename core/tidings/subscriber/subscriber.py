@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any
 
@@ -27,14 +28,14 @@ from tidings.coordination.membership import Membership, sweep
 from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.subscriber_record import SubscriberRecord
 from tidings.coordination.zookeeper import Coordination, decode
-from tidings.errors import SubscriberExists, TidingsError
+from tidings.errors import CoordinationUnavailable, SubscriberExists, TidingsError
 from tidings.flows import Flow
 from tidings.handlers import HandlerCaller
 from tidings.names import check_name
 from tidings.subscriber.load import Weighing
 from tidings.subscriber.server import Reply, SubscriberServer
 from tidings.subscriber.workers import HeldFlow, Workers
-from tidings.wire.protocol import NO_ERA, Era, Message, era_of, flow_message
+from tidings.wire.protocol import NO_ERA, Era, Message, era_of, flow_message, flow_of
 from tidings.wire.security import OPEN, Security
 
 logger = logging.getLogger(__name__)
@@ -72,7 +73,9 @@ class Subscriber:
         self.application = application
         self.id = check_name("a subscriber", id or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
         self._coordination = coordination
-        self._held: dict[tuple[str, int], HeldFlow] = {}
+        self._held: dict[Flow, HeldFlow] = {}  # those that were opened here; anybody may speak of others
+        self._opening: set[tuple[Flow, Era]] = set()  # on which ZooKeeper has not answered yet
+        self._troubles: dict[str, str] = {}
         self._leaving = False
         self._closed = threading.Event()
         self._changed = threading.Event()
@@ -177,28 +180,48 @@ class Subscriber:
         while not self._closed.is_set():
             self._changed.wait(min(1.0, self._weighing.interval))
             self._changed.clear()
+            with self._workers.lock:
+                known = list(self._held.values())
             try:
-                self._weigh()
-                self._membership.keep(self._record)
-                with self._workers.lock:
-                    known = list(self._held.values())
+                with self._surviving("its load"):
+                    self._weigh()
+                with self._surviving("its registration"):
+                    self._membership.keep(self._record)
                 for held in known:
-                    self._review(held)
-            except TidingsError as error:
+                    with self._surviving(f"flow {held.flow}"):
+                        self._review(held)
+            except CoordinationUnavailable as error:
                 logger.debug("subscriber %s: %s", self.id, error)
+
+    @contextlib.contextmanager
+    def _surviving(self, what: str) -> Iterator[None]:
+        """Whatever goes wrong with one thing is told once, and harms that one alone."""
+        try:
+            yield
+            self._troubles.pop(what, None)
+        except CoordinationUnavailable:
+            raise
+        except Exception as error:
+            trouble = repr(error)
+            if self._troubles.get(what) != trouble:
+                logger.warning(
+                    "subscriber %s: %s: %s", self.id, what, error, exc_info=not isinstance(error, TidingsError)
+                )
+            self._troubles[what] = trouble
 
     def _review(self, held: HeldFlow) -> None:
         """Let go of a flow that is not ours any more."""
         holder = self._nodes.value(*held.flow.place, "subscriber")
-        if holder is not None and (holder["id"] == self.id or not held.open):
+        if holder is not None and (holder.get("id") == self.id or not held.open):
             return
         holder = self._coordination.read(*held.flow.place, "subscriber")  # the cache may lag behind an opening
-        if holder is None or holder["id"] != self.id:
+        if holder is None or holder.get("id") != self.id:
             self._workers.drop(held, "ZooKeeper names another subscriber")
         with self._workers.lock:
             if holder is None and not held.running:
                 # The application was dropped; if it is made again, its epochs begin anew.
-                self._held.pop((held.flow.stream, held.flow.shard), None)
+                self._held.pop(held.flow, None)
+                self._troubles.pop(f"flow {held.flow}", None)
 
     def _connected(self) -> bool:
         """Whether a publisher has a flow open here, and could close it."""
@@ -220,9 +243,8 @@ class Subscriber:
 
     def on_message(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         """Take in one message; ValueError, KeyError or TypeError if it makes no sense."""
-        stream = str(message["stream"])
         if message["t"] == "open":
-            self._ask_who_holds(stream, message, reply)
+            self._ask_who_holds(message, reply)
         elif message["t"] == "batch":
             start = 0
             for shard, epoch, turn, count, seq, index, after in message["parts"]:
@@ -230,16 +252,16 @@ class Subscriber:
                 part = {**message, **place}
                 if rows is None or not 0 < count <= rows.num_rows - start:
                     raise ValueError("a batch whose parts do not fit its rows")
-                self._enqueue(stream, part, rows.slice(start, count), reply)
+                self._enqueue(part, rows.slice(start, count), reply)
                 start += count
         elif message["t"] in ("token", "loss", "skipped", "close"):
-            self._enqueue(stream, message, None, reply)
+            self._enqueue(message, None, reply)
         else:
             raise ValueError(f"a message of unknown type {message['t']!r}")
 
-    def _ask_who_holds(self, stream: str, message: Message, reply: Reply) -> None:
+    def _ask_who_holds(self, message: Message, reply: Reply) -> None:
         """Open a flow once ZooKeeper has said who holds it; others may be asked for meanwhile."""
-        flow, era = Flow(self.application, stream, int(message["shard"])), era_of(message)
+        flow, era = flow_of(self.application, message), era_of(message)
         path = self._coordination.path(*flow.place, "subscriber")
 
         def answered(asked: Any) -> None:
@@ -248,11 +270,16 @@ class Subscriber:
                 with self._coordination.translating_errors(), contextlib.suppress(NoNodeError):
                     raw, stat = asked.get()
                     holder, incarnation = decode(path, raw), stat.czxid
-            except TidingsError as error:
-                reply(flow_message("refused", flow, era, reason=str(error)))
+            except Exception as error:  # noqa: BLE001 - or nobody would answer
+                with self._workers.lock:
+                    self._opening.discard((flow, era))
+                reason = str(error) if isinstance(error, TidingsError) else "an internal error"
+                reply(flow_message("refused", flow, era, reason=reason))
             else:
                 self._open(flow, era, message, reply, holder, incarnation)
 
+        with self._workers.lock:
+            self._opening.add((flow, era))
         self._coordination.client.get_async(path).rawlink(answered)
 
     def _open(
@@ -265,39 +292,40 @@ class Subscriber:
         incarnation: int,
     ) -> None:
         with self._workers.lock:
-            held = self._held.setdefault((flow.stream, flow.shard), HeldFlow(flow))
+            withdrawn = (flow, era) not in self._opening
+            self._opening.discard((flow, era))
+            held = self._held.get(flow) or HeldFlow(flow)
             if incarnation > held.incarnation:  # the application was dropped and made again, and its epochs begin anew
                 held.incarnation, held.era = incarnation, NO_ERA
-            if era == held.withdrawn:
+            if withdrawn:
                 problem = "it was closed before it was opened"
             elif era <= held.era:
                 problem = f"the flow's epoch is {held.era.epoch} already"
-            elif holder is None or holder["id"] != self.id or holder["epoch"] != era.epoch:
+            elif holder is None or holder.get("id") != self.id or holder.get("epoch") != era.epoch:
                 problem = "ZooKeeper does not name this subscriber for that epoch"
             elif self._closed.is_set():
                 problem = "the subscriber is closing"
             else:
                 problem = None
+                self._held[flow] = held
                 held.era, held.reply, held.open, held.parked, held.connected = era, reply, True, False, True
                 held.todo.clear()
         if problem is not None:
             reply(flow_message("refused", flow, era, reason=problem))
             return
-        self._enqueue(flow.stream, message, None, reply)
+        self._enqueue(message, None, reply)
         if not reply(flow_message("opened", flow, era)):
             self.on_exchange_ended(reply)  # which was not known yet to have this flow
         self._changed.set()
 
-    def _enqueue(self, stream: str, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
-        shard, era = int(message["shard"]), era_of(message)
+    def _enqueue(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+        flow, era = flow_of(self.application, message), era_of(message)
         with self._workers.lock:
-            held = self._held.get((stream, shard))
             if message["t"] == "close":
-                held = held or self._held.setdefault((stream, shard), HeldFlow(Flow(self.application, stream, shard)))
-                if era > held.era:
-                    held.withdrawn = era  # the opening, on which ZooKeeper has not answered yet, comes too late now
+                self._opening.discard((flow, era))  # which comes too late now
+            held = self._held.get(flow)
             if held is not None and held.open and held.era == era:
                 self._workers.add(held, era, message, rows, reply)
                 return
         reason = "that epoch is over" if held is not None else "the flow is not open"
-        reply(flow_message("refused", Flow(self.application, stream, shard), era, reason=reason))
+        reply(flow_message("refused", flow, era, reason=reason))

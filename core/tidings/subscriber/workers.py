@@ -41,8 +41,6 @@ class HeldFlow:
     incarnation: int = -1
     """ZooKeeper's transaction that made the flow's node: of an application that was made again it is a later one."""
     era: Era = NO_ERA
-    withdrawn: Era = NO_ERA
-    """The last era that was closed before it was opened here."""
     reply: Reply = lambda message: False
     todo: deque[tuple[Era, Message, pa.RecordBatch | None, Reply]] = field(default_factory=deque)
     running: bool = False

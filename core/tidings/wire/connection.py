@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import flight
 
+from tidings.texts import printable
 from tidings.updates import SCHEMA
-from tidings.wire.protocol import MAX_METADATA_BYTES, Message, decode, encode
+from tidings.wire.protocol import MAX_METADATA_BYTES, MAX_REASON_CHARACTERS, Message, decode, encode
 from tidings.wire.security import Security
 
 logger = logging.getLogger(__name__)
@@ -151,4 +152,4 @@ def explain(error: Exception) -> str:
     pattern, reason = next(pair for pair in _REASONS if pair[0].search(first))
     found = pattern.fullmatch(first) or pattern.search(first)
     assert found is not None  # the last one matches everything
-    return found.expand(reason)[:500]
+    return printable(found.expand(reason)[:MAX_REASON_CHARACTERS])

@@ -33,8 +33,11 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from tidings.errors import InvalidName
 from tidings.flows import Flow
+from tidings.names import check_name
 from tidings.positions import Position
+from tidings.stream_definition import MAX_SHARDS
 from tidings.texts import printable
 
 PROTOCOL = 1
@@ -74,6 +77,17 @@ def flow_message(kind: str, flow: Flow, era: Era, **more: Any) -> Message:
     return {"t": kind, "stream": flow.stream, "shard": flow.shard, "epoch": era.epoch, "turn": era.turn, **more}
 
 
+def flow_of(application: str, message: Message) -> Flow:
+    """The flow that a message is about; ValueError if no flow can be called that. Names become paths in ZooKeeper."""
+    stream, shard = message["stream"], message["shard"]
+    if type(shard) is not int or not 0 <= shard < MAX_SHARDS:
+        raise ValueError("a message about a shard that cannot be")
+    try:
+        return Flow(application, check_name("a stream", stream), shard)
+    except (InvalidName, TypeError):
+        raise ValueError("a message about a stream that cannot be") from None
+
+
 def era_of(message: Message) -> Era:
     """The era that a message about a flow is of; ValueError if it is of none. Almost the same is not the same."""
     epoch, turn = message["epoch"], message["turn"]
@@ -105,7 +119,10 @@ def decode(metadata: pa.Buffer | None) -> Message:
     """The message that a peer sent; ValueError if it is none."""
     if metadata is None or metadata.size > MAX_METADATA_BYTES:
         raise ValueError("a message without metadata, or with too much of it")
-    message = json.loads(metadata.to_pybytes())
+    try:
+        message = json.loads(metadata.to_pybytes())
+    except RecursionError:
+        raise ValueError("a message that is nested too deeply") from None
     if not isinstance(message, dict) or not isinstance(message.get("t"), str):
         raise ValueError("a message that is no object, or has no type")
     return message

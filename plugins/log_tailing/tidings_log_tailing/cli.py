@@ -45,7 +45,7 @@ def list_command(
     BEHIND is about how many updates lie between the last of its flows and the head of the log. RATE is in updates a
     second, READ in bytes. READ/SENT is the publisher's: below 1, what was read served several applications.
     """
-    from tidings_log_tailing.control import reports
+    from tidings_log_tailing.control import CARAVAN_KEYS, reports
 
     with connected(zookeeper, timeout) as cluster:
         found = reports(cluster, stream)
@@ -53,7 +53,7 @@ def list_command(
         [
             report["stream"],
             report["publisher"],
-            *(one[key] for key in ("number", "behind", "flows", "rate", "bytes_read")),
+            *(one[key] for key in CARAVAN_KEYS),
             None if report["read_per_sent"] is None else f"{report['read_per_sent']:.2f}",
         ]
         for report in found

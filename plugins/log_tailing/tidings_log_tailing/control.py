@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidings.allocation_policies import Limits, default_policy, policy
-from tidings.errors import InvalidOption
+from tidings.errors import ForeignValue, InvalidOption
 from tidings.publisher.reports import PLACE
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
 
+CARAVAN_KEYS = ("number", "behind", "flows", "rate", "bytes_read")
+
 Settings = dict[str, Any]
+logger = logging.getLogger(__name__)
 
 
 def reports(cluster: Cluster, stream: str | None = None) -> list[dict[str, Any]]:
@@ -24,11 +28,22 @@ def reports(cluster: Cluster, stream: str | None = None) -> list[dict[str, Any]]
     found = []
     for name in streams:
         for publisher in sorted(tree.children(PLACE, name)):
-            report = tree.read(PLACE, name, publisher)
-            if report is not None:
-                ratio = report["bytes_read"] / report["bytes_sent"] if report["bytes_sent"] else None
-                found.append({"stream": name, "publisher": publisher, **report, "read_per_sent": ratio})
+            try:
+                report = tree.read(PLACE, name, publisher)
+                if report is not None:
+                    found.append({"stream": name, "publisher": publisher, **_checked(report)})
+            except ForeignValue as error:
+                logger.warning("%s", error)
+            except (KeyError, TypeError, ValueError, OverflowError):
+                logger.warning("what ZooKeeper holds at %s is no report", tree.path(PLACE, name, publisher))
     return found
+
+
+def _checked(report: dict[str, Any]) -> dict[str, Any]:
+    """A report with all that is shown of it."""
+    caravans = [{**one, **{key: one[key] for key in CARAVAN_KEYS}} for one in report["caravans"]]
+    ratio = report["bytes_read"] / report["bytes_sent"] if report["bytes_sent"] else None
+    return {**report, "caravans": caravans, "read_per_sent": ratio}
 
 
 def set_limits(cluster: Cluster, stream: str, changes: Mapping[str, Any]) -> Settings:
@@ -43,7 +58,11 @@ def set_limits(cluster: Cluster, stream: str, changes: Mapping[str, Any]) -> Set
 
 def reassign(cluster: Cluster, stream: str) -> None:
     """Have all flows of a stream allocated anew."""
-    _change_settings(cluster, stream, lambda settings: {**settings, "again": settings.get("again", 0) + 1})
+    _change_settings(cluster, stream, lambda settings: {**settings, "again": _next(settings.get("again"))})
+
+
+def _next(again: Any) -> int:
+    return again + 1 if type(again) is int else 1
 
 
 def _change_settings(cluster: Cluster, stream: str, change: Any) -> Settings:

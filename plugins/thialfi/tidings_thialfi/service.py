@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidings.coordination.pipeline_lock import PipelineLock
-from tidings.errors import InvalidOption, TidingsError, UnknownStream
+from tidings.errors import ForeignValue, InvalidOption, TidingsError, UnknownStream
 from tidings.names import check_name
 from tidings.pipelines.pipeline import Pipeline
 from tidings.positions import Position, Positions
@@ -127,9 +127,18 @@ def read(cluster: Cluster, name: str) -> Service:
         raise UnknownService(
             f"there is no service {name!r} in {cluster.address} (services: {there}); see `tidings thialfi create`"
         )
-    return Service(
-        name, value["identity"], tuple(value["streams"]), value["pipeline"], value["storage"], value.get("options", {})
-    )
+    try:
+        return Service(
+            name,
+            value["identity"],
+            tuple(value["streams"]),
+            value["pipeline"],
+            value["storage"],
+            value.get("options", {}),
+        )
+    except (KeyError, TypeError) as error:
+        place = cluster.coordination.path(PLACE, name)
+        raise ForeignValue(f"what ZooKeeper holds at {place} is no service ({error}): mend it, or delete it") from None
 
 
 def new_identity() -> str:

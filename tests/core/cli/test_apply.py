@@ -200,6 +200,28 @@ def test_the_file_names_the_cluster_unless_the_environment_or_an_option_does(
     assert run("apply", "--dry-run", "--json").json["zookeeper"] == f"{address}-file"
 
 
+@pytest.mark.parametrize("command", [("apply", "--dry-run"), ("run", "--dry-run")])
+def test_credentials_do_not_go_where_a_file_says_that_was_only_found_above(
+    run: Run, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("TIDINGS_ZOOKEEPER")
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER_CREDENTIALS", "user:secret")
+    (tmp_path / "tidings.yml").write_text(
+        f"zookeeper: {address}\nstreams: {{a: {{log: delta:a}}}}\npipelines: {{p: {{input: a, stage: latest}}}}\n"
+    )
+    refusal = f"TIDINGS_ZOOKEEPER_CREDENTIALS are not sent to {address}, since {tmp_path}/tidings.yml was found in a "
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    assert refusal in run(*command).err
+    for named in (("../tidings.yml",), ("--zookeeper", address)):
+        assert refusal not in run(*command, *named).err
+    monkeypatch.chdir(tmp_path)
+    assert refusal not in run(*command).err
+    monkeypatch.chdir(tmp_path / "below")
+    monkeypatch.delenv("TIDINGS_ZOOKEEPER_CREDENTIALS")
+    assert refusal not in run(*command).err
+
+
 def test_a_broken_file_is_told_without_a_cluster(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDINGS_ZOOKEEPER", "127.0.0.1:1/nobody")
     (tmp_path / "tidings.yml").write_text("name: 3\nstreams: [\n")

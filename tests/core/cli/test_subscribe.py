@@ -20,6 +20,7 @@ from tidings.flow_status import status
 from tidings.positions import Position, Positions
 from tidings.publisher.publisher import Publisher
 from tidings.testing import eventually
+from tidings.wire.security import Security
 
 
 def test_an_update_is_printed_as_tail_prints_it(cache: Cluster, publisher: Publisher) -> None:
@@ -95,6 +96,27 @@ def test_a_command_that_fails_gets_its_batch_again_until_it_succeeds(
     shards = {cache.stream("contacts").shard_of(name) for name in ("alice", "bob", "carol", "dave")}
     assert set((tmp_path / "flows").read_text().split()) == {f"cache/contacts/{shard}" for shard in shards}
     eventually(lambda: lags(cache) == [0, 0])
+
+
+def test_a_command_sees_none_of_our_secrets(cache: Cluster, tmp_path: Path) -> None:
+    secrets = {
+        "TIDINGS_TOKEN": "hidden-token",
+        "TIDINGS_ZOOKEEPER_CREDENTIALS": "user:hidden-credentials",
+        "MYSQL_PWD": "hidden-mysql",
+        "PGPASSWORD": "hidden-postgres",
+    }
+    publish(cache, 1, objects=("alice",))
+    options = {"env": {**os.environ, **secrets, "MINE": "shown"}}
+    with (
+        cache.publisher(token_interval=0.2, security=Security(token="hidden-token")),
+        started("subscribe", "cache", "--exec", "env > seen; cat > /dev/null", "--limit", "1", **options) as process,
+    ):
+        result = ended(process)
+    assert result.code == 0, result.err
+    seen = (tmp_path / "seen").read_text()
+    assert "hidden" not in seen
+    assert "MINE=shown" in seen.splitlines()
+    assert "TIDINGS_STREAM=contacts" in seen.splitlines()
 
 
 def test_a_command_that_always_fails_parks_its_flow_where_operators_see_why(

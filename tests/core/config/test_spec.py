@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import string
+import time
 from pathlib import Path
 
 import pytest
@@ -296,10 +297,39 @@ def test_keys_that_are_no_text_are_a_mistake(tmp_path: Path) -> None:
     assert mistakes_of(tmp_path, "streams:\n  ? [a, b]\n  : 1\n") == ["2: a key must be text, not a list or a mapping"]
 
 
-@pytest.mark.parametrize("value", ["2026-13-45", "0x_", "1" * 5000])
+@pytest.mark.parametrize(
+    "value", ["2026-13-45", "0x_", "1" * 5000, "0x" + "f" * 500_000, "0b" + "1" * 500_000, "0o" + "7" * 500_000]
+)
 def test_values_that_look_like_more_than_they_are_do_no_harm(tmp_path: Path, value: str) -> None:
     (mistake,) = mistakes_of(tmp_path, f"streams:\n  a: {{log: delta:x, shards: {value}}}\n")
     assert mistake.startswith("2: streams.a.shards: ")
+
+
+@pytest.mark.parametrize("value", ["1" + ":1" * 500_000, "-1" + ":59" * 300_000, "1" + ":1" * 500_000 + ".5"])
+def test_numbers_to_the_base_of_60_are_texts_and_take_no_time(tmp_path: Path, value: str) -> None:
+    started = time.process_time()
+    (mistake,) = mistakes_of(tmp_path, f"streams:\n  a: {{log: delta:x, shards: {value}}}\n")
+    assert mistake.startswith("2: streams.a.shards: ")
+    assert len(mistake) < 1000
+    assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("12", 12),
+        ("-7", -7),
+        ("010", 10),
+        ("0o10", 8),
+        ("0x1F", 31),
+        ("1:30", "1:30"),
+        ("1_000", "1_000"),
+        ("1.5", 1.5),
+    ],
+)
+def test_numbers_are_those_of_yaml_1_2(tmp_path: Path, text: str, value: object) -> None:
+    spec = spec_of(tmp_path, f"streams:\n  a: {{log: delta:x, options: {{n: {text}}}}}\n")
+    assert spec.streams["a"].options == {"n": value}
 
 
 def test_an_empty_file_says_which_keys_there_are(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ import pytest
 from kazoo.protocol.states import KazooState
 
 from tests.support.proxy import Proxy
+from tidings.cluster import Cluster
+from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
-from tidings.errors import CoordinationUnavailable
+from tidings.errors import CoordinationUnavailable, InvalidName
 from tidings.testing import eventually
 
 
@@ -39,3 +41,10 @@ def test_a_server_that_takes_connections_and_says_nothing_is_given_up_in_time() 
         with pytest.raises(CoordinationUnavailable, match=r"within 0\.2 s"):
             Coordination("{}:{}".format(*silent.getsockname()), timeout=0.2, session_timeout=30.0)
         assert time.monotonic() - since < 10, "well before a session would time out"
+
+
+def test_a_name_that_zookeeper_does_not_take_is_an_error_of_ours(cluster: Cluster) -> None:
+    nodes = NodeCache(cluster.coordination, lambda: None)
+    for ask in (nodes.value, nodes.children, nodes.exists):
+        with pytest.raises(InvalidName, match="does not take such a name"):
+            ask("streams", "a\0b")

@@ -12,7 +12,7 @@ from tests.support.thialfi_stage import answers, op, register
 from tidings.cli import main
 from tidings.cluster import Cluster, connect
 from tidings.coordination.pipeline_lock import PipelineLock
-from tidings.errors import InvalidOption, PipelineHeld, UnknownStream
+from tidings.errors import ForeignValue, InvalidOption, PipelineHeld, UnknownStream
 from tidings.testing import eventually, held
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.service import Service, ServiceExists, UnknownService, create, drop_state, read
@@ -39,6 +39,13 @@ def test_a_service_is_made_once_and_read(cluster: Cluster, service: Service, tmp
         create(cluster, "t", ["none"], storage=tmp_path)
     with pytest.raises(InvalidOption, match="away_days"):
         create(cluster, "t", ["contacts"], storage=tmp_path, options={"away_days": -1})
+
+
+@pytest.mark.parametrize("value", [{}, {"identity": "x", "streams": 7, "pipeline": "p", "storage": "/s"}])
+def test_a_service_that_makes_no_sense_is_told_with_its_node_and_the_cure(cluster: Cluster, value: object) -> None:
+    cluster.coordination.create(value, "thialfi", "odd")  # type: ignore[arg-type]
+    with pytest.raises(ForeignValue, match=r"/thialfi/odd is no service .*delete it"):
+        read(cluster, "odd")
 
 
 def test_a_service_tells_clients_in_a_pipeline_and_goes_on_after_its_state_was_dropped(
