@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from array import array
 from typing import Any
 
 import pyarrow as pa
@@ -75,6 +76,7 @@ BAD_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"object": "a", "attributes": "key=value"}, "not a mapping"),
     ({"object": "a", "source": 7}, "source of object 'a' is int"),
     ({"object": "a", "payload": "text"}, "is str, not bytes"),
+    ({"object": "a", "payload": memoryview(array("i", [1, 2, 3]))}, "payload of object 'a' has 12 bytes"),
     ({"object": "a", "time": dt.datetime(2026, 1, 1)}, "not a datetime with a time zone"),  # noqa: DTZ001 - the point
 ]
 
