@@ -111,7 +111,10 @@ def check_start(start: Any) -> str | dict[str, dict[str, Any]]:
             "start is earliest, latest, a time with its zone, as in 2026-01-01T00:00:00Z, "
             "or positions, as in {'contacts': {0: 1200}}"
         )
-    return start.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+    try:
+        return start.astimezone(dt.UTC).isoformat().replace("+00:00", "Z")
+    except OverflowError:
+        raise InvalidOption(f"start {start.isoformat()} is not in the years 1 to 9999 of UTC") from None
 
 
 def start_problems(start: Any, shards: Mapping[str, int | None]) -> Iterator[tuple[tuple[str, ...], str]]:

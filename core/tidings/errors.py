@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tidings.texts import sentence
+
 if TYPE_CHECKING:
     from tidings.positions import Position
 
@@ -73,7 +75,13 @@ class DeliveryFailed(TidingsError):
 
 
 class LogUnavailable(TidingsError):
-    """A stream's log cannot be read or written: it is missing, not permitted, full or damaged."""
+    """A stream's log cannot be read or written: it is missing, not permitted, full or damaged.
+
+    Much of that is told by libraries and servers; whatever form they give it, the message is one sentence.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(sentence(message))
 
 
 class LogMismatch(TidingsError):

@@ -171,7 +171,9 @@ class Producer:
     ) -> Single:
         limit = self.options.max_payload_bytes
         check_row(object, version, "data", 1, source, attributes, payload, time, max_payload_bytes=limit)
+        # Copies, since the caller may use its buffer and its mapping again before they are committed.
         pairs = list(attributes.items()) if attributes else None
+        payload = None if payload is None else bytes(payload)
         size = ROW_OVERHEAD_BYTES + len(object) + len(payload or b"") + sum(len(k) + len(v) for k, v in pairs or ())
         now = time or dt.datetime.now(dt.UTC)
         return Single((object, version, "data", 1, source, pairs, payload, now), size)

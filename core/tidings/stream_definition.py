@@ -85,6 +85,8 @@ def split_address(address: str) -> tuple[str, str]:
     scheme, colon, location = address.partition(":")
     if not colon or not scheme or not location:
         raise InvalidOption(f"{address!r} is no log: write a scheme and a place, as in delta:/data/contacts")
+    if "\0" in location:
+        raise InvalidOption(f"{address!r} is no log: no place has a NUL in its name")
     if _SECRET.search(location):
         raise InvalidOption(
             f"the address of a {scheme} log must not hold a password, since it is kept in ZooKeeper and shown: "

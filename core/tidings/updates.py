@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import reprlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 MAX_OBJECT_BYTES = 1024
 MAX_VERSION = 2**63 - 1
+MAX_SOURCE_BYTES = 1024
+MAX_ATTRIBUTES_BYTES = 2**20  # of one update's attributes together: names, values, and a little for each
+BYTES_PER_ATTRIBUTE = 8  # beyond its name and value; so that there cannot be any number of empty ones
 MAX_PAYLOAD_BYTES = 2**20
 MAX_DELIVERABLE_BYTES = 32 * 2**20  # of a payload: half of what a message to a subscriber may have
 FIRST_TIME, LAST_TIME = dt.datetime.min.replace(tzinfo=dt.UTC), dt.datetime.max.replace(tzinfo=dt.UTC)
@@ -126,17 +130,22 @@ def check_row(
     if kind not in PUBLISHED_KINDS:
         raise InvalidUpdate(f"kind {kind!r} of object {object!r} is none of {', '.join(PUBLISHED_KINDS)}")
     if source is not None:
-        _check_text("source", source, object)
+        size = _check_text("source", source, object)
+        if size > MAX_SOURCE_BYTES:
+            raise InvalidUpdate(f"source of object {object!r} has {size:,} bytes; the limit is {MAX_SOURCE_BYTES:,}")
     if attributes is not None:
         if not isinstance(attributes, Mapping):
             raise InvalidUpdate(f"attributes of object {object!r} are {type(attributes).__name__}, not a mapping")
+        size = BYTES_PER_ATTRIBUTE * len(attributes)
         for key, value in attributes.items():
-            _check_text("attribute name", key, object)
-            _check_text(f"attribute {key!r}", value, object)
+            size += _check_text("attribute name", key, object)
+            size += _check_text(f"attribute {reprlib.repr(key)}", value, object)
+        if size > MAX_ATTRIBUTES_BYTES:
+            raise _too_many_attributes(size, object)
     if payload is not None:
         if not isinstance(payload, bytes | bytearray | memoryview):
             raise InvalidUpdate(f"payload of object {object!r} is {type(payload).__name__}, not bytes")
-        size = len(payload)
+        size = payload.nbytes if isinstance(payload, memoryview) else len(payload)
         if size > max_payload_bytes:
             raise InvalidUpdate(f"payload of object {object!r} has {size:,} bytes; the limit is {max_payload_bytes:,}")
     if time is not None:
@@ -144,6 +153,12 @@ def check_row(
             raise InvalidUpdate(f"time {time!r} of object {object!r} is not a datetime with a time zone")
         if not FIRST_TIME <= time <= LAST_TIME:
             raise _no_such_year(time, object)
+
+
+def _too_many_attributes(size: int, object: Any) -> InvalidUpdate:
+    return InvalidUpdate(
+        f"attributes of object {object!r} have {size:,} bytes together; the limit is {MAX_ATTRIBUTES_BYTES:,}"
+    )
 
 
 def _no_such_year(time: Any, object: Any) -> InvalidUpdate:
@@ -174,11 +189,12 @@ def _check_integer(name: str, value: Any, object: str, *, optional: bool = False
         raise InvalidUpdate(f"{name} {value} of object {object!r} is above 2^63-1")
 
 
-def _check_text(name: str, value: Any, object: str) -> None:
+def _check_text(name: str, value: Any, object: str) -> int:
+    """How many bytes the text has."""
     if not isinstance(value, str):
         raise InvalidUpdate(f"{name} of object {object!r} is {type(value).__name__}, not text")
     try:
-        value.encode()
+        return len(value.encode())
     except UnicodeEncodeError:
         raise InvalidUpdate(f"{name} of object {object!r} is not valid UTF-8") from None
 
@@ -200,6 +216,10 @@ def checked(rows: pa.Table | pa.RecordBatch, *, max_payload_bytes: int = MAX_PAY
     if bad is not None:
         if not _in_years(table["time"].slice(bad, 1))[0].as_py():  # Python has no value for it that could be checked
             raise _no_such_year(f"{table['time'].cast(pa.int64())[bad]} µs after 1970", table["object"][bad].as_py())
+        _check_object(table["object"][bad].as_py())
+        size = int(_attribute_sizes(table["attributes"].slice(bad, 1))[0])
+        if size > MAX_ATTRIBUTES_BYTES:  # a mapping would have those once whose names are there twice
+            raise _too_many_attributes(size, table["object"][bad].as_py())
         check_row(**table.slice(bad, 1).to_pylist(maps_as_pydicts="lossy")[0], max_payload_bytes=max_payload_bytes)
         raise InvalidUpdate(f"row {bad} is no update: {table.slice(bad, 1).to_pylist()[0]!r}")
     return table
@@ -213,9 +233,7 @@ def row_sizes(rows: pa.Table | pa.RecordBatch) -> npt.NDArray[np.int64]:
     sizes = np.zeros(len(rows), np.int64)
     for name in ("object", "payload"):
         sizes += _lengths(rows[name])
-    attributes = rows["attributes"]
-    chunks = attributes.chunks if isinstance(attributes, pa.ChunkedArray) else [attributes]
-    sizes += np.concatenate([np.empty(0, np.int64), *map(_attribute_lengths, chunks)])
+    sizes += _attribute_sizes(rows["attributes"])
     rest = max(0, int(rows.nbytes) - int(sizes.sum()))
     return sizes + -(-rest // max(1, len(rows)))
 
@@ -225,14 +243,20 @@ def _lengths(texts: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return found.astype(np.int64)
 
 
-def _attribute_lengths(attributes: pa.MapArray) -> npt.NDArray[np.int64]:
+def _attribute_sizes(attributes: pa.Array | pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """How many bytes the attributes of each row have together."""
+    chunks = attributes.chunks if isinstance(attributes, pa.ChunkedArray) else [attributes]
+    return np.concatenate([np.empty(0, np.int64), *map(_chunk_attribute_sizes, chunks)])
+
+
+def _chunk_attribute_sizes(attributes: pa.MapArray) -> npt.NDArray[np.int64]:
     offsets = attributes.offsets.to_numpy().astype(np.int64)
     first, last = int(offsets[0]), int(offsets[-1])
     each = sum(_lengths(part.slice(first, last - first)) for part in (attributes.keys, attributes.items))
     upto = np.zeros(last - first + 1, np.int64)
     np.cumsum(each, out=upto[1:])
-    lengths: npt.NDArray[np.int64] = np.diff(upto[offsets - first])
-    return lengths
+    sizes: npt.NDArray[np.int64] = np.diff(upto[offsets - first]) + BYTES_PER_ATTRIBUTE * np.diff(offsets)
+    return np.where(attributes.is_valid().to_numpy(zero_copy_only=False), sizes, 0)
 
 
 def portions(sizes: npt.NDArray[np.int64], max_rows: int, max_bytes: int) -> Iterator[slice]:
@@ -281,6 +305,8 @@ def _first_bad_row(table: pa.Table, max_payload_bytes: int) -> int | None:
         pc.invert(pc.is_in(table["kind"], pa.array(PUBLISHED_KINDS))),
         pc.fill_null(pc.greater(pc.binary_length(table["payload"]), max_payload_bytes), False),
         pc.invert(_in_years(table["time"])),
+        pc.fill_null(pc.greater(pc.binary_length(table["source"]), MAX_SOURCE_BYTES), False),
+        pa.array(_attribute_sizes(table["attributes"]) > MAX_ATTRIBUTES_BYTES),
         *_null_attributes(table["attributes"]),
     ]
     at = pc.index(functools.reduce(pc.or_, bad), True).as_py()

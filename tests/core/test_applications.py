@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import warnings
 from pathlib import Path
@@ -78,6 +79,12 @@ def test_what_is_no_start_is_refused(start: Any) -> None:
 
 
 # ---- the filter
+
+
+@pytest.mark.parametrize("start", ["9999-12-31T23:59:59-14:00", "0001-01-01T00:00:00+14:00"])
+def test_a_start_that_is_in_another_year_of_utc_is_refused(start: str) -> None:
+    with pytest.raises(InvalidOption, match=re.escape(f"start {start} is not in the years 1 to 9999 of UTC")):
+        check_start(start)
 
 
 def test_a_filter_that_cannot_be_meant_is_warned_of_where_the_application_is_made(contacts: Cluster) -> None:

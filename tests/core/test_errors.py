@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -62,3 +63,11 @@ def test_the_check_leaves_names_and_values_alone(text: str) -> None:
 
 def test_there_are_messages_to_check() -> None:
     assert len(list(messages(ROOT / "core"))) > 100
+
+
+def test_a_log_that_is_unavailable_is_told_on_one_line_whatever_form_its_library_gives_that() -> None:
+    text = "the log of stream 's' is unreadable: \x1b[1;31mKernel error\x1b[0m:\n  no such version\n   0: <unknown>\n"
+    stack = "  12: start_thread\n             at ./nptl/pthread_create.c:442:8"
+    error = errors.LogUnavailable(text + stack)
+    assert str(error) == "the log of stream 's' is unreadable: Kernel error: no such version"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -58,6 +58,22 @@ def test_a_future_resolves_to_the_position_at_which_the_update_is_held(log: Delt
     assert (update.attributes, update.time, update.kind) == ({"table": "contacts"}, when, "data")
 
 
+def test_what_a_caller_does_with_its_buffers_after_publish_is_not_in_the_log(gate: Gate) -> None:
+    buffer, attributes, row = bytearray(b"first"), {"n": "1"}, {"object": "many", "payload": bytearray(b"first")}
+    with Producer(gate, linger=0) as producer:  # type: ignore[arg-type]  # a log all the same
+        producer.publish("before")
+        assert gate.entered.wait(10)  # what comes now waits
+        producer.publish("whole", payload=buffer, attributes=attributes)  # type: ignore[arg-type]  # not declared
+        producer.publish("view", payload=memoryview(buffer)[::-1])  # type: ignore[arg-type]  # not declared
+        producer.publish_many([row])
+        buffer[:] = row["payload"][:] = b"other"  # type: ignore[index]  # the test's own
+        attributes["n"] = "2"
+        gate.open.set()
+    found = {update.object: update for update in to_updates(held(gate._log))}
+    assert [found[name].payload for name in ("whole", "view", "many")] == [b"first", b"tsrif", b"first"]
+    assert found["whole"].attributes == {"n": "1"}
+
+
 def test_an_update_without_a_version_or_a_time_has_an_unknown_version_and_the_time_of_now(log: DeltaLog) -> None:
     before = dt.datetime.now(dt.UTC)
     with Producer(log) as producer:

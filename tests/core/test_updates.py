@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from array import array
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,9 @@ from pyspark.sql import functions as sf
 
 from tidings.errors import InvalidUpdate
 from tidings.updates import (
+    MAX_ATTRIBUTES_BYTES,
+    MAX_DELIVERABLE_BYTES,
+    MAX_SOURCE_BYTES,
     PUBLISHED,
     SCHEMA,
     Update,
@@ -25,6 +29,7 @@ from tidings.updates import (
     spark_schema,
     to_updates,
 )
+from tidings.wire.protocol import MAX_MESSAGE_BYTES
 
 texts = st.text(st.characters(codec="utf-8"))
 
@@ -52,6 +57,12 @@ BAD_ROWS: list[tuple[dict[str, Any], str]] = [
     ({"object": "a", "payload": b"x" * 11}, "payload of object 'a' has 11 bytes; the limit is 10"),
     ({"object": "a", "kind": "news"}, "kind 'news'"),
     ({"object": "a", "range": -1}, "range -1"),
+    ({"object": "a", "source": "é" * 513}, "source of object 'a' has 1,026 bytes; the limit is 1,024"),
+    (
+        {"object": "a", "attributes": {"key": "é" * 2**19}},
+        "attributes of object 'a' have 1,048,587 bytes together; the limit is 1,048,576",
+    ),
+    ({"object": "a", "attributes": {f"{n:06}": "" for n in range(80_000)}}, "have 1,120,000 bytes together"),
     ({"object": "a", "attributes": {"key": None}}, "attribute 'key' of object 'a' is NoneType, not text"),
 ]
 BAD_VALUES: list[tuple[dict[str, Any], str]] = [
@@ -65,6 +76,7 @@ BAD_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"object": "a", "attributes": "key=value"}, "not a mapping"),
     ({"object": "a", "source": 7}, "source of object 'a' is int"),
     ({"object": "a", "payload": "text"}, "is str, not bytes"),
+    ({"object": "a", "payload": memoryview(array("i", [1, 2, 3]))}, "payload of object 'a' has 12 bytes"),
     ({"object": "a", "time": dt.datetime(2026, 1, 1)}, "not a datetime with a time zone"),  # noqa: DTZ001 - the point
 ]
 
@@ -92,6 +104,29 @@ def test_a_table_without_objects_or_with_an_unknown_column_is_refused() -> None:
         checked(pa.table({"object": ["a"], "colour": ["red"]}))
     with pytest.raises(InvalidUpdate, match="object None is NoneType"):
         checked(pa.table({"object": pa.array([None], pa.string())}))
+
+
+def test_attributes_that_are_there_many_times_are_counted_each_time() -> None:
+    count = 200_000
+    empty = pa.array([""] * count)
+    attributes = pa.MapArray.from_arrays(pa.array([0, 0, count], pa.int32()), empty, empty)
+    table = pa.table({"object": ["none", "many"], "attributes": attributes})
+    with pytest.raises(InvalidUpdate, match="attributes of object 'many' have 1,600,000 bytes together; the limit is"):
+        checked(table)
+    assert len(checked(table.slice(0, 1))) == 1
+
+
+def test_the_largest_update_fits_into_a_message() -> None:
+    largest = {
+        "object": "o" * 1024,
+        "version": 2**63 - 1,
+        "source": "s" * MAX_SOURCE_BYTES,
+        "attributes": {"a": "x" * (MAX_ATTRIBUTES_BYTES - 9)},
+        "payload": bytes(MAX_DELIVERABLE_BYTES),
+        "time": dt.datetime.now(dt.UTC),
+    }
+    rows = checked(from_rows([largest], max_payload_bytes=MAX_DELIVERABLE_BYTES), max_payload_bytes=2**25)
+    assert rows.nbytes < MAX_MESSAGE_BYTES * 3 / 4
 
 
 def test_bytes_that_are_not_utf8_are_refused_in_a_table() -> None:

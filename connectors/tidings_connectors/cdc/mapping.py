@@ -17,6 +17,7 @@ A table without a key is one object, `<schema>.<table>`, and so is one that is t
 
 from __future__ import annotations
 
+import functools
 import json
 import string
 from typing import Annotated, Any, Literal
@@ -29,9 +30,19 @@ import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from tidings.errors import InvalidOption
-from tidings.updates import MAX_OBJECT_BYTES, MAX_PAYLOAD_BYTES, MAX_VERSION, SCHEMA, shards_of
+from tidings.updates import (
+    BYTES_PER_ATTRIBUTE,
+    MAX_ATTRIBUTES_BYTES,
+    MAX_OBJECT_BYTES,
+    MAX_PAYLOAD_BYTES,
+    MAX_VERSION,
+    SCHEMA,
+    shards_of,
+)
 from tidings_connectors.cdc.changes import TRUNCATE, Changes, Column
 
+TOO_LARGE = "left out: too large"
+MAX_LISTED_BYTES = MAX_ATTRIBUTES_BYTES // 2  # of the listed columns in one row; the rest is ample for all other names
 ESCAPED = r'["\\\x00-\x1f]'  # what JSON does not take as it is
 
 
@@ -166,15 +177,38 @@ def _attributes(changes: Changes, mapping: RowMapping, reasons: pa.StringArray) 
         "operation": changes.operations,
     }
     there = {column.name for column in changes.columns}
-    given |= {name: changes.column(name).values for name in mapping.attributes if name in there}
+    listed, left_out = _fitting({name: changes.column(name).values for name in mapping.attributes if name in there})
+    given |= listed
+    if left_out is not None:
+        given["attributes"] = pc.coalesce(left_out, given.get("attributes", pa.scalar(None, pa.string())))
     if reasons.null_count < count:
-        given["payload"] = reasons
+        given["payload"] = pc.coalesce(reasons, given.get("payload", pa.scalar(None, pa.string())))
     values = np.stack([_array(value) for value in given.values()], axis=1).ravel()
     names = np.tile(np.array(list(given), object), count)
     known = values != None  # noqa: E711 - numpy compares value by value
     offsets = np.concatenate([[0], np.cumsum(known.reshape(count, -1).sum(axis=1))]).astype(np.int32)
     keys, items = pa.array(names[known], pa.string()), pa.array(values[known], pa.string())
     return pa.MapArray.from_arrays(pa.array(offsets), keys, items)
+
+
+def _fitting(listed: dict[str, pa.StringArray]) -> tuple[dict[str, pa.StringArray], pa.StringArray | None]:
+    """The columns without the large values of rows that have too much in them; and where one was left out, the reason.
+
+    Large is what has more than an even share of the room.
+    """
+    sizes = {name: pc.fill_null(pc.binary_length(values), 0).cast(pa.int64()) for name, values in listed.items()}
+    room = MAX_LISTED_BYTES - sum(len(name.encode()) + BYTES_PER_ATTRIBUTE for name in listed)
+    if sum(pc.max(size).as_py() or 0 for size in sizes.values()) <= room:
+        return listed, None
+    full = pc.greater(functools.reduce(pc.add, sizes.values()), room)
+    large = {name: pc.and_(full, pc.greater(size, room // len(sizes))) for name, size in sizes.items()}
+    names = [pc.if_else(large[name], name, None) for name in listed]
+    # Arrow leaves a row out altogether if all that is joined in it is null, so there is always something before it.
+    before = pa.repeat(pa.scalar(f"{TOO_LARGE}:"), len(full))
+    told = pc.binary_join_element_wise(before, *names, ", ", null_handling="skip")
+    told = pc.replace_substring(told, ":, ", ": ", max_replacements=1)
+    reasons = pc.if_else(functools.reduce(pc.or_, large.values()), told, None)
+    return {name: pc.if_else(large[name], None, values) for name, values in listed.items()}, reasons
 
 
 def _array(values: pa.Array) -> npt.NDArray[Any]:
@@ -195,7 +229,7 @@ def _payloads(changes: Changes, mapping: RowMapping) -> tuple[pa.BinaryArray, pa
     else:
         whole, reasons = _json(changes), pa.nulls(count, pa.string())
     large = pc.greater(pc.binary_length(whole), MAX_PAYLOAD_BYTES)
-    reasons = pc.if_else(pc.fill_null(large, False), "left out: too large", reasons)
+    reasons = pc.if_else(pc.fill_null(large, False), TOO_LARGE, reasons)
     return pc.if_else(pc.and_kleene(rows, pc.invert(large)), whole, None), pc.if_else(rows, reasons, None)
 
 

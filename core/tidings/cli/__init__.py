@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import signal
 import sys
 import threading
@@ -33,6 +32,7 @@ from tidings.cli.publisher import EXAMPLES as PUBLISHER_EXAMPLES
 from tidings.cli.publisher import publisher_command
 from tidings.cli.run import EXAMPLES as RUN_EXAMPLES
 from tidings.cli.run import run_command
+from tidings.cli.stdout import OutputFailed, whole_output
 from tidings.cli.streams import streams
 from tidings.cli.subscribe import EXAMPLES as SUBSCRIBE_EXAMPLES
 from tidings.cli.subscribe import subscribe_command
@@ -119,19 +119,28 @@ def _tidings(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command as the shell would, with `sys.argv` if no arguments are given; the exit code."""
+    with whole_output():
+        return _flushed(_run(arguments))
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     hook = sys.excepthook
     try:
         with _terminable():
             app(arguments, prog_name="tidings")
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
     except TidingsError as error:
-        for line in str(error).splitlines():
-            typer.echo(f"error: {line}", err=True)
-        code = 1
+        return _failed(error)
     finally:
         sys.excepthook = hook  # typer put its own there, for the whole process
-    return _flushed(code)
+    return 0
+
+
+def _failed(error: TidingsError) -> int:
+    for line in str(error).splitlines():
+        typer.echo(f"error: {line}", err=True)
+    return 1
 
 
 def _flushed(code: int) -> int:
@@ -139,9 +148,9 @@ def _flushed(code: int) -> int:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes again when it ends, and would complain then.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return code or 1
+    except OutputFailed as error:
+        return code or _failed(error)
     return code
 
 

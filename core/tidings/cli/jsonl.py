@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from tidings.errors import InvalidOption, InvalidUpdate
 
-MAX_LINE_BYTES = 8 * 2**20  # room for the largest payload, however it is escaped
+MAX_LINE_BYTES = 16 * 2**20  # room for the largest payload and the most attributes, however they are escaped
 READ_BYTES = 2**18
 
 GIVEN_KEYS = ("object", "version", "kind", "range", "source", "attributes", "payload", "payload_base64", "time")

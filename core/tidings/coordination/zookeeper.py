@@ -35,6 +35,7 @@ from kazoo.exceptions import (
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Connect
 from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
 
@@ -57,9 +58,22 @@ def split_address(address: str) -> tuple[str, str]:
     ('127.0.0.1:2181', '/tidings')
     """
     match = _ADDRESS.fullmatch(address)
-    if not match:
+    if "@" in (match["hosts"] if match else address):  # never shown: what is before it may be a password
+        raise InvalidOption(
+            "a ZooKeeper address has no '@', and no user and password before it: the command line takes them from "
+            "TIDINGS_ZOOKEEPER_CREDENTIALS, and `connect` as its `credentials`"
+        )
+    if not match or not _is_known_to_kazoo(match["hosts"]):
         raise InvalidOption(f"{address!r} is no ZooKeeper address: write host:port[,host:port…][/root]")
     return match["hosts"], match["root"] or DEFAULT_ROOT
+
+
+def _is_known_to_kazoo(hosts: str) -> bool:
+    try:
+        collect_hosts(hosts)
+    except ValueError:  # a port above 65535, say
+        return False
+    return True
 
 
 class Coordination:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import socket
 import threading
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -17,6 +20,8 @@ from tidings.wire.protocol import MAX_MESSAGE_BYTES, PROTOCOL, Message, decode, 
 from tidings.wire.security import Security
 
 logger = logging.getLogger(__name__)
+
+FAREWELL_S = 2.0  # for publishers to end their exchanges when they are asked to
 
 Reply = Callable[[Message], bool]
 """Answers on the exchange on which something was said; False, and nothing is done, once that has ended."""
@@ -60,7 +65,19 @@ class SubscriberServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarro
             reply({"t": "bye"})
         ending = threading.Thread(target=self.shutdown, name="tidings-shutdown", daemon=True)
         ending.start()
-        ending.join(timeout=2.0)
+        ending.join(FAREWELL_S)
+        if ending.is_alive():  # pyarrow would wait for the exchanges again when the process ends
+            self._hang_up()
+            ending.join(FAREWELL_S)
+
+    def _hang_up(self) -> None:
+        """Break the connections of publishers. Flight cannot end an exchange while it waits for the other side."""
+        port = self.port
+        for name in os.listdir("/dev/fd"):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(name))) as one:
+                listens = one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+                if one.family in (socket.AF_INET, socket.AF_INET6) and one.getsockname()[1] == port and not listens:
+                    one.shutdown(socket.SHUT_RDWR)
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """One publisher, until it goes."""

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tidings.errors import InvalidOption
-from tidings.updates import SCHEMA, shard_of
+from tidings.updates import SCHEMA, checked, shard_of
 from tidings_connectors.cdc.changes import Changes, Column
-from tidings_connectors.cdc.mapping import RowMapping, updates_of
+from tidings_connectors.cdc.mapping import MAX_LISTED_BYTES, RowMapping, updates_of
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 
@@ -94,6 +94,38 @@ def test_what_is_too_long_or_too_large_still_has_a_name_and_says_so() -> None:
     assert all(len(row["object"].encode()) <= 1024 for row in (first, second, third))
     assert third["payload"] is None
     assert third["attributes"]["payload"] == "left out: too large"
+
+
+def test_attributes_that_are_too_large_are_left_out_and_told_and_the_others_stay() -> None:
+    fits, large, half = "x" * 2**18, "y" * 2**20, "é" * 2**18
+    values: dict[str, list[str | None]] = {
+        "id": ["1", "2", "3"],
+        "a": [fits, "a", half],
+        "b": ["b", large, None],
+        "payload": ["p", "p", half],
+    }
+    found = rows(changes(values), attributes=["a", "b", "payload"])
+    always = {"schema": "public", "table": "item", "operation": "insert"}
+    left = "left out: too large"
+    assert found[0]["attributes"] == {**always, "a": fits, "b": "b", "payload": "p"}
+    assert found[1]["attributes"] == {**always, "a": "a", "attributes": f"{left}: b", "payload": left}
+    assert found[2]["attributes"] == {**always, "attributes": f"{left}: a, payload", "payload": left}
+    assert checked(updates_of(changes(values), RowMapping(attributes=["a", "b"]), 4)) is not None
+
+
+@given(st.lists(st.lists(st.integers(0, 300_000), min_size=3, max_size=3), min_size=1, max_size=4))
+@settings(deadline=None, max_examples=20)
+def test_what_an_update_says_does_not_hang_on_the_rows_beside_it(sizes: list[list[int]]) -> None:
+    values = [{name: "x" * size for name, size in zip("abc", each, strict=True)} for each in sizes]
+    columns: dict[str, list[str | None]] = {name: [one[name] for one in values] for name in "abc"}
+    together = rows(changes({"id": ["1"] * len(values), **columns}), attributes=["a", "b", "c"], payload="none")
+    for one, row in zip(values, together, strict=True):
+        alone = rows(
+            changes({"id": ["1"], **{name: [one[name]] for name in "abc"}}), attributes=["a", "b", "c"], payload="none"
+        )
+        assert row["attributes"] == alone[0]["attributes"]
+        assert (sum(map(len, one.values())) > MAX_LISTED_BYTES - 27) == ("attributes" in row["attributes"])
+        assert sum(len(row["attributes"].get(name, "")) for name in "abc") <= MAX_LISTED_BYTES
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.delta_cdf.log import DeltaCdfLog
+from tidings_connectors.delta_cdf.table import FedTable
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 Row = dict[str, Any]
@@ -264,3 +265,12 @@ def test_a_restored_table_is_told_as_a_loss_and_read_again(cluster: Cluster, pla
         assert (flow.state, flow.lag) == ("running", 0)
     assert len(losses.told) == 4
     assert len(losses.lost) == 1
+
+
+def test_what_delta_rs_says_of_a_damaged_table_is_one_sentence(place: Path) -> None:
+    (place / "_delta_log" / f"{0:020}.json").write_text("junk\n{")
+    with pytest.raises(LogUnavailable) as caught:
+        FedTable(place).open()
+    assert str(caught.value).startswith(f"no Delta table can be read in {place}: ")
+    assert str(caught.value).isprintable()
+    assert "<unknown>" not in str(caught.value)

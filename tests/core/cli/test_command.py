@@ -16,7 +16,7 @@ import pytest
 import typer.main
 
 import tidings.plugins
-from tests.support.commands import PATIENCE_S, PROGRAM, Result, Run, ended, line, published, started
+from tests.support.commands import PATIENCE_S, PROGRAM, Result, Run, ended, line, published, started, told
 from tests.support.places import ROOT
 from tidings.cli import app, main
 from tidings.cli.options import COMMAND_TIMEOUT_S, SERVICE_TIMEOUT_S
@@ -113,11 +113,18 @@ def test_json_is_declared_and_printed_in_one_way() -> None:
     assert sum('"--json"' in path.read_text() for path in modules) == 1
 
 
-@pytest.mark.parametrize("address", ["here", "a:b", "h:1//x", "h:1 /x"])
+@pytest.mark.parametrize("address", ["here", "a:b", "h:1//x", "h:1 /x", "h:99999", "h:1,[::1:1"])
 def test_an_address_that_is_none_is_refused(run: Run, address: str) -> None:
     result = run("streams", "list", "--zookeeper", address)
     assert result.code == 1
     assert result.err.startswith(f"error: {address!r} is no ZooKeeper address")
+
+
+@pytest.mark.parametrize("address", ["u:secret@127.0.0.1:2181", "h:1,u:secret@h:p", "u:sec/ret@h:1/x"])
+def test_a_password_in_an_address_is_refused_and_not_shown(run: Run, address: str) -> None:
+    result = run("streams", "list", "--zookeeper", address)
+    assert (result.code, told(result.err)[:38]) == (1, "error: a ZooKeeper address has no '@',")
+    assert "sec" not in result.err
 
 
 def test_credentials_come_from_the_environment_and_are_never_printed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,7 +94,7 @@ def test_no_lines_publish_nothing(contacts: Run) -> None:
         (b'{"object": "a", "time": "0001-01-01T00:00:00+14:00"}', "not a time with its zone"),
         (b'{"object": "a", "time": 1767225600}', '"time" is 1767225600, not a time with its zone'),
         (b'{"object": "a", "kind": "rumour"}', "kind 'rumour' of object 'a' is none of data, gc"),
-        (b'{"object": "a", "payload": "' + b"x" * MAX_LINE_BYTES + b'"}', "the line is longer than 8,388,608 bytes"),
+        (b'{"object": "a", "payload": "' + b"x" * MAX_LINE_BYTES + b'"}', "the line is longer than 16,777,216 bytes"),
     ],
 )
 def test_a_bad_line_is_told_by_its_number_and_nothing_after_it_is_published(

@@ -50,6 +50,7 @@ def test_making_the_same_stream_again_changes_nothing_and_another_is_refused(con
     ("arguments", "code", "message"),
     [
         (["a/b", "--log", "delta:x"], 1, "error: 'a/b' is no name for a stream"),
+        (["a", "--log", "delta:a\0b"], 1, "a\\x00b' is no log: no place has a NUL in its name"),
         (["a", "--log", "here"], 1, "error: 'here' is no log: write a scheme and a place"),
         (["a", "--log", "tape:x"], 1, "error: no log 'tape' is installed (installed: delta, delta-cdf"),
         (["a", "--log", "delta:x", "--shards", "0"], 1, "error: stream 'a' cannot have 0 shards: from 1 to 4,096"),
