@@ -252,6 +252,8 @@ class Subscriber:
                 part = {**message, **place}
                 if rows is None or not 0 < count <= rows.num_rows - start:
                     raise ValueError("a batch whose parts do not fit its rows")
+                if after is not None and type(after) is not int:
+                    raise ValueError("a batch that begins after what is no position")
                 self._enqueue(part, rows.slice(start, count), reply)
                 start += count
         elif message["t"] in ("token", "loss", "skipped", "close"):

@@ -20,7 +20,7 @@ from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates
 from tidings.tombstones import Tombstones
 from tidings.updates import SCHEMA, TOMBSTONE
-from tidings_connectors.delta import maintenance
+from tidings_connectors.delta import maintenance, segments
 from tidings_connectors.delta.log import DeltaLog
 
 Row = tuple[int, int, int, str, str]  # shard, first, last, kind, object
@@ -59,7 +59,9 @@ def some_of(log: DeltaLog, share: float, seed: int = 0) -> Tombstones:
 
 
 @pytest.fixture
-def filled(log: DeltaLog) -> DeltaLog:
+def filled(log: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> DeltaLog:
+    """A log of several segments, each of many row groups."""
+    monkeypatch.setattr(segments, "ROW_GROUP_ROWS", 16)
     for number in range(5):
         log.append(make_updates(200, seed=number))
     return log
