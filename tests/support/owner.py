@@ -39,7 +39,7 @@ class Owner:
     def send(self, era: Era, rows: pa.Table, shard: int = 0) -> Position:
         """Rows of one shard; returns where the flow stands once they are processed."""
         upto = Position(rows["seq"][-1].as_py())
-        part = [shard, *era, len(rows), *pair(upto)]
+        part = [shard, *era, len(rows), *pair(upto), None]
         batch = rows.combine_chunks().to_batches()[0]
         self.connection.send({"t": "batch", "stream": STREAM, "parts": [part]}, batch)
         return upto
