@@ -213,7 +213,7 @@ class DeltaLog:
             try:
                 if len(gone):
                     drafts.append(write_overlay(self._table.folder, gone, self._stream.shards, milliseconds()))
-                while not self._table.commit(self._table.refresh().version + 1, drafts, transaction=transaction):
+                while not self._table.commit(self._table.refresh(), drafts, transaction=transaction):
                     pass
             except OSError:
                 for draft in drafts:
@@ -273,7 +273,7 @@ class DeltaLog:
                 table = _stamped(updates.slice(rows.start, len(order)), shards[rows], seqs[rows]).take(order)
                 drafts.append(write_segment(self._table.folder, table, Span(floors, heads, milliseconds())))
                 floors = heads
-            named = self._table.commit(snapshot.version + 1, drafts, transaction=transaction)
+            named = self._table.commit(snapshot, drafts, transaction=transaction)
         except OSError:
             named = False
             raise

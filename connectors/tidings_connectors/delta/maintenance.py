@@ -262,5 +262,5 @@ class Maintenance:
             snapshot = self._table.refresh()
             if any(segment.path.name not in snapshot.live for segment in old):
                 return False
-            if self._table.commit(snapshot.version + 1, new, old, data_change=data_change):
+            if self._table.commit(snapshot, new, old, data_change=data_change):
                 return True

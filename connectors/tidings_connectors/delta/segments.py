@@ -32,6 +32,7 @@ import pyarrow.parquet as pq
 
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds, Position
+from tidings.storage.delta_commits import Fingerprint
 from tidings.tombstones import Tombstones, settle, trim
 from tidings.updates import SCHEMA, TOMBSTONE, portions, row_sizes
 
@@ -140,6 +141,8 @@ class SegmentSnapshot:
     live: Mapping[str, Segment]
     transactions: Mapping[str, int] = field(default_factory=dict)
     past: Offsets | None = None  # where the shards ended when another engine wrote
+    table: str | None = None  # its id, which is made with it
+    last: Fingerprint | None = None  # the file of this version
 
     @functools.cached_property
     def segments(self) -> list[Segment]:

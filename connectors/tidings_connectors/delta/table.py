@@ -19,18 +19,23 @@ import pyarrow.parquet as pq
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.logs import Transaction
 from tidings.storage import delta_staging
-from tidings.storage.delta_commits import Action, Commits, added, done, is_ours, removed
+from tidings.storage.delta_commits import Action, Commits, Fingerprint, added, done, is_ours, removed
 from tidings.updates import SCHEMA
 from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot
 from tidings_connectors.delta.turns import Turns
 
 SLEPT_S = 1800.0  # commits are kept for twice as long
+LOAD_ATTEMPTS = 5  # at a table that is made anew, or restored, while it is being loaded
 
 ENDS = "/ends"  # after an application's name: the transaction that holds what its last one covers
 
 
 class SegmentTable:
-    """A Delta table as a set of segments. May be used from any thread."""
+    """A Delta table as a set of segments. May be used from any thread.
+
+    The table may be made anew, or be restored from a copy, under whoever has it open. So what is known of it holds only
+    while the file of the newest version that is known is there; with any other in its place it is loaded anew.
+    """
 
     def __init__(self, folder: Path, stream: str, shards: int) -> None:
         self.folder = folder
@@ -66,11 +71,14 @@ class SegmentTable:
         with self._lock:
             snapshot = self._snapshot
             now = time.time()
-            if now - self._refreshed > SLEPT_S and self._commits.checkpointed() > snapshot.version:
+            if snapshot.last is None or not self._commits.is_there(snapshot.last):
+                snapshot = self._load()  # the commit was cleaned up, or this is another table by now
+            elif now - self._refreshed > SLEPT_S and self._commits.checkpointed() > snapshot.version:
                 snapshot = self._load()  # a name that was cleaned up may for a moment be that of another commit
             self._refreshed = now
-            while (commit := self._commits.read(snapshot.version + 1)) is not None:
-                snapshot = self._apply(snapshot, commit, ours=is_ours(commit))
+            while (taken := self._commits.take(snapshot.version + 1)) is not None:
+                made, commit = taken
+                snapshot = self._apply(snapshot, made, commit, ours=is_ours(commit))
             if self._commits.checkpointed() > snapshot.version:  # the commits that would bring us there were cleaned up
                 snapshot = self._load()
             self._snapshot = snapshot
@@ -86,6 +94,8 @@ class SegmentTable:
         if app not in snapshot.transactions:
             known = self.delta_table().transaction_version(app)
             with self._lock:
+                if self._snapshot.table != snapshot.table:
+                    return -1 if known is None else known
                 transactions = {app: -1 if known is None else known, **self._snapshot.transactions}
                 self._snapshot = replace(self._snapshot, transactions=transactions)
                 return transactions[app]
@@ -106,30 +116,33 @@ class SegmentTable:
 
     def commit(
         self,
-        version: int,
+        after: SegmentSnapshot,
         add: Iterable[Segment] = (),
         remove: Iterable[Segment] = (),
         *,
         transaction: Transaction | None = None,
         data_change: bool = True,
     ) -> bool:
-        """Make this the table's next version; False, and nothing changed, if another writer made that version."""
+        """Make this the version after that one; False, and nothing changed, if it is not the newest any more."""
         add = list(add)
         actions = [*_marks(transaction)] if transaction else []
         actions += [removed(one.path.name, one.size, data_change=data_change) for one in remove]
         actions += [
             added(one.path.name, one.size, one.span.time, _statistics(one), data_change=data_change) for one in add
         ]
-        if not self._commits.put(version, actions):
+        made = self._commits.put(after.version + 1, actions, after.last)
+        if made is None:
             return False
         with self._lock:
-            if self._snapshot.version == version - 1:  # spares the next refresh from reading what is known here
+            if self._snapshot.last == after.last:  # spares the next refresh from reading what is known here
                 known = {segment.path.name: segment for segment in add}
-                applied = self._apply(self._snapshot, actions, ours=True)
+                applied = self._apply(self._snapshot, made, actions, ours=True)
                 self._snapshot = replace(applied, live={**applied.live, **known})
         return True
 
-    def _apply(self, snapshot: SegmentSnapshot, commit: list[Action], *, ours: bool) -> SegmentSnapshot:
+    def _apply(
+        self, snapshot: SegmentSnapshot, made: Fingerprint, commit: list[Action], *, ours: bool
+    ) -> SegmentSnapshot:
         live = dict(snapshot.live)
         past = snapshot.past if ours else snapshot.heads  # which files of another engine may not tell any more
         transactions = dict(snapshot.transactions)
@@ -143,12 +156,21 @@ class SegmentTable:
                 live[path] = Segment(self.folder / path, add["size"], self.shards)
             elif transaction := action.get("txn"):
                 transactions[transaction["appId"]] = transaction["version"]
-        return SegmentSnapshot(snapshot.version + 1, self.shards, live, transactions, past)
+        return SegmentSnapshot(snapshot.version + 1, self.shards, live, transactions, past, snapshot.table, made)
 
     def _load(self) -> SegmentSnapshot:
-        self._commits.check()
-        table = self.delta_table()
-        configuration = table.metadata().configuration
+        for _ in range(LOAD_ATTEMPTS):
+            before = self._commits.fingerprint(self._commits.newest())
+            self._commits.check()
+            table = self.delta_table()
+            last = self._commits.fingerprint(table.version())
+            if last is not None and before is not None and self._commits.is_there(before):
+                return self._loaded(table, last)
+        raise LogUnavailable(f"the log of stream {self.stream!r} in {self.folder} changes while it is being read")
+
+    def _loaded(self, table: Any, last: Fingerprint) -> SegmentSnapshot:
+        metadata = table.metadata()
+        configuration = metadata.configuration
         found = configuration.get("tidings.stream"), configuration.get("tidings.shards")
         if found != (self.stream, str(self.shards)):
             held = f"stream {found[0]!r} with {found[1]} shards" if found[0] else "a table that is no log of tidings"
@@ -161,7 +183,7 @@ class SegmentTable:
             for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
         }
         past = None if all(segment.span.exact for segment in live.values()) else self._past()
-        snapshot = SegmentSnapshot(table.version(), self.shards, live, past=past)
+        snapshot = SegmentSnapshot(table.version(), self.shards, live, past=past, table=str(metadata.id), last=last)
         for before, after in itertools.pairwise(snapshot.segments):
             if past is None and not np.array_equal(before.span.heads, after.span.floors):
                 raise LogUnavailable(f"a segment is missing between {before.path} and {after.path}")

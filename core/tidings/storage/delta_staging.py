@@ -53,7 +53,7 @@ def write(folder: Path, change: Callable[[DeltaTable], object]) -> bool:
         for action in actions:
             if add := action.get("add"):
                 _take(place / unquote(add["path"]), folder / unquote(add["path"]))
-        return Commits(folder).put(version, actions)
+        return Commits(folder).put(version, actions) is not None
 
 
 def checkpoint(folder: Path) -> None:
