@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from tidings.positions import Position
 
 
+ENDING = (SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What is to end a thread. Any other `BaseException` is a failure like others, as is the panic of a native library."""
+
+
 class TidingsError(Exception):
     """The root of all errors that tidings raises on purpose."""
 

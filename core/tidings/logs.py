@@ -18,7 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.errors import LogRestored, LogUnavailable, PluginBroken, PluginMissing, PositionsLost, TidingsError
+from tidings.errors import (
+    ENDING,
+    LogRestored,
+    LogUnavailable,
+    PluginBroken,
+    PluginMissing,
+    PositionsLost,
+    TidingsError,
+)
 from tidings.filters import Filter
 from tidings.plugins import load
 from tidings.positions import Bounds, Position, Positions
@@ -256,9 +264,9 @@ def containing_errors(stream: str) -> Iterator[None]:
     """Whatever a log raises becomes an error of ours: a log may be anybody's, and harms its own stream alone."""
     try:
         yield
-    except TidingsError:
+    except (TidingsError, *ENDING):
         raise
-    except Exception as error:
+    except BaseException as error:
         logger.exception("the log of stream %r failed", stream)
         raise LogUnavailable(f"the log of stream {stream!r} failed with {type(error).__name__}: {error}") from error
 

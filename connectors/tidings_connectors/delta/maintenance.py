@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from tidings.errors import ENDING
 from tidings.storage import delta_staging
 from tidings.storage.delta_commits import milliseconds
 from tidings.tombstones import Tombstones
@@ -129,7 +130,9 @@ class Maintenance:
         with self._running:
             try:
                 self.compact()
-            except Exception as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
+            except ENDING:
+                raise
+            except BaseException as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
                 logger.warning("maintenance of stream %r failed: %s", self._stream.name, error)
 
     def close(self) -> None:
@@ -189,7 +192,9 @@ class Maintenance:
             if version % VACUUM_INTERVAL_VERSIONS == 0 or self._is_wasteful():
                 self._vacuumed = time.monotonic()
                 self.vacuum()
-        except Exception as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
+        except ENDING:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
             logger.warning("maintenance of stream %r failed: %s", self._stream.name, error)
         finally:
             self._running.release()

@@ -20,6 +20,7 @@ from tidings.errors import LogMismatch, LogUnavailable
 from tidings.logs import Transaction
 from tidings.storage import delta_staging
 from tidings.storage.delta_commits import Action, Commits, Fingerprint, added, done, is_ours, removed
+from tidings.storage.delta_rs import containing_panics
 from tidings.updates import SCHEMA
 from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot
 from tidings_connectors.delta.turns import Turns
@@ -92,7 +93,8 @@ class SegmentTable:
         """The number of the last transaction of this application, or -1."""
         snapshot = self.refresh()
         if app not in snapshot.transactions:
-            known = self.delta_table().transaction_version(app)
+            with containing_panics(self.folder):
+                known = self.delta_table().transaction_version(app)
             with self._lock:
                 if self._snapshot.table != snapshot.table:
                     return -1 if known is None else known
@@ -165,11 +167,17 @@ class SegmentTable:
             table = self.delta_table()
             last = self._commits.fingerprint(table.version())
             if last is not None and before is not None and self._commits.is_there(before):
-                return self._loaded(table, last)
+                return self._loaded(table, last)  # and what was loaded is what is there
         raise LogUnavailable(f"the log of stream {self.stream!r} in {self.folder} changes while it is being read")
 
     def _loaded(self, table: Any, last: Fingerprint) -> SegmentSnapshot:
-        metadata = table.metadata()
+        from deltalake.exceptions import DeltaError
+
+        try:
+            with containing_panics(self.folder):
+                metadata, actions = table.metadata(), pa.table(table.get_add_actions(flatten=True))
+        except (DeltaError, pa.ArrowException) as error:
+            raise self._unreadable(error) from None
         configuration = metadata.configuration
         found = configuration.get("tidings.stream"), configuration.get("tidings.shards")
         if found != (self.stream, str(self.shards)):
@@ -177,7 +185,6 @@ class SegmentTable:
             raise LogMismatch(f"{self.folder} holds {held}, not stream {self.stream!r} with {self.shards} shards")
         if table.protocol().min_writer_version > 2:
             raise LogMismatch(f"{self.folder} was upgraded to Delta features that a log cannot have")
-        actions = pa.table(table.get_add_actions(flatten=True))
         live = {
             unquote(path): Segment(self.folder / unquote(path), size, self.shards)
             for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
@@ -204,11 +211,15 @@ class SegmentTable:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
-            return DeltaTable(self.folder)
+            with containing_panics(self.folder):
+                return DeltaTable(self.folder)
         except TableNotFoundError:
             raise LogUnavailable(f"the log of stream {self.stream!r} is not to be found in {self.folder}") from None
         except (DeltaError, OSError) as error:
-            raise LogUnavailable(f"the log of stream {self.stream!r} in {self.folder} is unreadable: {error}") from None
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> LogUnavailable:
+        return LogUnavailable(f"the log of stream {self.stream!r} in {self.folder} is unreadable: {error}")
 
 
 def _marks(transaction: Transaction) -> Iterator[Action]:

@@ -26,7 +26,7 @@ from tidings.coordination.lease import Lease
 from tidings.coordination.membership import Membership
 from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
-from tidings.errors import CoordinationUnavailable, PublisherExists, TidingsError
+from tidings.errors import ENDING, CoordinationUnavailable, PublisherExists, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log, containing_errors, open_log
 from tidings.names import check_name
@@ -218,7 +218,9 @@ class Publisher:
             except TidingsError as error:
                 self._stale = True
                 logger.info("publisher %s: %s", self.name, error)
-            except Exception:
+            except ENDING:
+                raise
+            except BaseException:
                 self._stale = True
                 logger.exception("publisher %s: a step of its control failed", self.name)
                 self._closed.wait(1.0)
@@ -226,9 +228,9 @@ class Publisher:
     def _place(self, application: Application, flows: list[Flow], replan: bool) -> None:
         try:
             self._assignment.place(application, flows, rebalance=replan)
-        except CoordinationUnavailable:
+        except (CoordinationUnavailable, *ENDING):
             raise
-        except Exception:  # a balancer may be anybody's: the other applications go on
+        except BaseException:  # a balancer may be anybody's: the other applications go on
             logger.exception("the flows of application %r cannot be placed", application.name)
 
     def _rejoin(self) -> None:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from tidings.applications import Application
-from tidings.errors import DeliveryFailed, LogRestored, PositionsLost, TidingsError
+from tidings.errors import ENDING, DeliveryFailed, LogRestored, PositionsLost, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log, TailedLog, containing_errors
 from tidings.positions import Bounds, Position, Positions
@@ -120,7 +120,9 @@ class Pump:
                     self._note_trouble(error)
                     busy = False
                     self._stopped.wait(RETRY_S)
-                except Exception:
+                except ENDING:
+                    raise
+                except BaseException:
                     logger.exception("a caravan failed, and tries again")
                     busy = False
                     self._stopped.wait(RETRY_S)

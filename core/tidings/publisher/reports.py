@@ -16,7 +16,7 @@ from typing import Any
 from tidings.allocation_policies import Limits
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
-from tidings.errors import InvalidOption, TidingsError
+from tidings.errors import ENDING, InvalidOption, TidingsError
 from tidings.flows import Flow
 from tidings.logs import TailedLog
 from tidings.positions import Position, Positions
@@ -79,6 +79,10 @@ class Reporter:
                     self._confirm(stream, pump)
                 except TidingsError as error:
                     self._log_once(error)
+                except ENDING:
+                    raise
+                except BaseException:
+                    logger.exception("what there is to report on stream %r is left out", stream)
 
     def _log_once(self, error: TidingsError) -> None:
         if str(error) != self._trouble:

@@ -23,7 +23,7 @@ Action = dict[str, Any]
 """A line of a commit, as Delta's protocol has it."""
 
 ENGINE = "tidings"
-CHECKSUM = "tidings.crc32"  # of all lines of a commit but the first, which says it
+CHECKSUM = "tidings.crc32"  # of all lines of a commit but the first, which says it; or of a checkpoint
 SYNC_RETRIES_S = (0.01, 0.1)
 
 
@@ -126,8 +126,8 @@ class Commits:
 
     def fingerprint(self, version: int) -> Fingerprint | None:
         """That of the commit of a version, or of its checkpoint if the commit was cleaned up; None without either."""
-        checkpoints = sorted(self.folder.glob(f"{version:020}.checkpoint*.parquet"))
-        return next((taken[0] for path in (self._path(version), *checkpoints) if (taken := _taken(path))), None)
+        paths = (self._path(version), *self._checkpoints(version))
+        return next((taken[0] for path in paths if (taken := _taken(path))), None)
 
     def sync(self) -> None:
         """Make sure of the commits that are seen, whoever made them."""
@@ -166,21 +166,44 @@ class Commits:
         return hint + [path for path in self.folder.glob("[0-9]*") if _version(path) >= since]
 
     def check(self) -> None:
-        """Raise `LogUnavailable` if a commit after the last checkpoint is not whole: delta-rs reads it as empty."""
+        """Raise `LogUnavailable` if the last checkpoint, or a commit after it, is not whole.
+
+        delta-rs reads a torn commit as empty; of a checkpoint it takes what it finds, or panics.
+        """
         since = self.checkpointed()
+        hint = self._hint() if since >= 0 else {}
+        if CHECKSUM in hint and hint[CHECKSUM] != self._checkpoint_checksum(since) and since == self.checkpointed():
+            names = ", ".join(map(str, self._checkpoints(since))) or f"of version {since}"
+            raise LogUnavailable(f"checkpoint {names} is damaged or missing: restore it, or the table")
         for path in self.folder.glob("[0-9]*.json"):
             if _version(path) > since:
                 self.read(_version(path))
 
     def checkpointed(self) -> int:
         """The version of the last checkpoint; -1 if there is none. Commits up to it may be gone."""
-        path = self.folder / "_last_checkpoint"
         try:
-            return int(json.loads(path.read_bytes())["version"])
+            return int(self._hint()["version"])
         except FileNotFoundError:
             return -1
         except (ValueError, KeyError, TypeError):
+            path = self.folder / "_last_checkpoint"
             raise LogUnavailable(f"{path} is empty or torn: delete it; the checkpoint is found without") from None
+
+    def checkpoint_hint(self, version: int, hint: bytes) -> str:
+        """What `_last_checkpoint` is to say of a checkpoint that is there, with a checksum beside what Delta says."""
+        return json.dumps({**json.loads(hint), CHECKSUM: self._checkpoint_checksum(version)})
+
+    def _hint(self) -> dict[str, Any]:
+        return dict(json.loads((self.folder / "_last_checkpoint").read_bytes()))
+
+    def _checkpoints(self, version: int) -> list[Path]:
+        return sorted(self.folder.glob(f"{version:020}.checkpoint*.parquet"))
+
+    def _checkpoint_checksum(self, version: int) -> int:
+        checksum = 0
+        for path in self._checkpoints(version):
+            checksum = zlib.crc32(path.read_bytes(), checksum)
+        return checksum
 
     def newest(self) -> int:
         """The newest version that there is a commit or a checkpoint of; -1 if there is none."""

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from tidings.storage import durable
 from tidings.storage.delta_commits import Commits
+from tidings.storage.delta_rs import containing_panics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +37,7 @@ def create(folder: Path, schema: pa.Schema, **options: Any) -> None:
     if commits.newest() >= 0:
         return
     durable.make_folder(commits.folder)
-    with _stand_in(folder) as place:
+    with containing_panics(folder), _stand_in(folder) as place:
         DeltaTable.create(place, schema, raise_if_key_not_exists=False, **options)
         commits.put(0, Commits(place).read(0) or [])
 
@@ -45,7 +46,7 @@ def write(folder: Path, change: Callable[[DeltaTable], object]) -> bool:
     """Carry out a change that makes one commit; False, and nothing changed, if another writer came first."""
     from deltalake import DeltaTable
 
-    with _stand_in(folder, files=True) as place:
+    with containing_panics(folder), _stand_in(folder, files=True) as place:
         table = DeltaTable(place)
         version = table.version() + 1
         change(table)
@@ -61,7 +62,7 @@ def checkpoint(folder: Path) -> None:
     from deltalake import DeltaTable
 
     commits = Commits(folder)
-    with _stand_in(folder) as place:
+    with containing_panics(folder), _stand_in(folder) as place:
         table = DeltaTable(place)
         version = table.version()
         table.create_checkpoint()
@@ -70,10 +71,11 @@ def checkpoint(folder: Path) -> None:
             _take(path, commits.folder / path.name)
         durable.sync_folder(commits.folder)
         if commits.checkpointed() < version:
-            text = (made / "_last_checkpoint").read_bytes()
+            text = commits.checkpoint_hint(version, (made / "_last_checkpoint").read_bytes())
             draft = commits.folder / f".{place.name}.tmp"
-            durable.replace(commits.folder / "_last_checkpoint", draft, lambda path: path.write_bytes(text))
-    DeltaTable(folder).cleanup_metadata()
+            durable.replace(commits.folder / "_last_checkpoint", draft, lambda path: path.write_text(text))
+    with containing_panics(folder):
+        DeltaTable(folder).cleanup_metadata()
 
 
 def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
@@ -83,8 +85,10 @@ def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
     """
     from deltalake import DeltaTable
 
-    table = DeltaTable(folder)
-    for name in table.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False, full=full):
+    with containing_panics(folder):
+        table = DeltaTable(folder)
+        dead = table.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False, full=full)
+    for name in dead:
         (folder / unquote(name)).unlink(missing_ok=True)
 
 
