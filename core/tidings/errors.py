@@ -96,7 +96,7 @@ class PositionsLost(TidingsError):
 
 
 class LogRestored(PositionsLost):
-    """A reader stands after the end of the log, which was made anew, or restored from an older copy."""
+    """A reader stands after the end of the log, or in another one: it was made anew, or restored from an older copy."""
 
 
 class ProducerClosed(TidingsError):

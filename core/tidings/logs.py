@@ -161,6 +161,17 @@ class Log(Protocol):
 
 
 @runtime_checkable
+class IdentifiedLog(Log, Protocol):
+    """A log that can be told from another one in its place, whose positions look the same and mean other updates.
+
+    One that was restored from a copy is the same.
+    """
+
+    def identity(self) -> str:
+        """Which log it was when it was last looked at: it may be made anew under whoever has it open."""
+
+
+@runtime_checkable
 class TailedLog(Log, Protocol):
     """The change log of a datastore: read-only, and kept only as long as we need it.
 
@@ -269,6 +280,22 @@ def containing_errors(stream: str) -> Iterator[None]:
     except BaseException as error:
         logger.exception("the log of stream %r failed", stream)
         raise LogUnavailable(f"the log of stream {stream!r} failed with {type(error).__name__}: {error}") from error
+
+
+def identity_of(log: Log, stream: StreamDefinition) -> str | None:
+    """Which log this is; None if that cannot be told, or if positions are those of replicas as well."""
+    tell = None if stream.replicas else getattr(log, "identity", None)  # asked often, and `isinstance` takes long
+    return None if tell is None else str(tell())
+
+
+def check_identity(stream: str, known: str | None, found: str | None, stands: Positions) -> None:
+    """Raise `LogRestored` if a reader that stands here got there in another log."""
+    if known is not None and found is not None and known != found:
+        raise LogRestored(
+            f"the log of stream {stream!r} was deleted and made anew since it was last read: the positions of the "
+            "reader are those of the old one, and mean other updates in this one",
+            {shard: (Position(0), at) for shard, at in stands.items() if at.seq >= 0},
+        )
 
 
 def create_log(stream: StreamDefinition) -> Log:

@@ -87,6 +87,9 @@ class DeltaLog:
     def resolve(cls, location: str, folder: Path) -> str:
         return resolve_path(location, folder)
 
+    def identity(self) -> str:
+        return self._table.identity
+
     def bounds(self) -> dict[int, Bounds]:
         with self._translating_errors():
             snapshot = self._table.refresh()

@@ -67,6 +67,11 @@ class SegmentTable:
             raise LogUnavailable(f"no log can be made in {folder}: {error}") from None
         return cls(folder, stream, shards)
 
+    @property
+    def identity(self) -> str:
+        """The table's id, as of the last refresh: another one is another table."""
+        return str(self._snapshot.table)
+
     def refresh(self) -> SegmentSnapshot:
         """The newest state. Cheap when nothing has changed."""
         with self._lock:

@@ -91,7 +91,7 @@ class Outbox:
             if isinstance(effect, WriteMarker):
                 if not session.to_be_written(effect):
                     return lambda: True
-                marker = Datamarker.now(effect.position, session.epoch)
+                marker = Datamarker.now(effect.position, session.epoch, session.log_identity)
                 return self._ownership.begin_write(session.flow, session.epoch, "datamarker", marker.to_json())
             if effect.record["id"] != session.holder:
                 return lambda: True  # the flow was assigned anew meanwhile, which this must not undo

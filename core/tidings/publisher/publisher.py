@@ -291,11 +291,12 @@ class Publisher:
 
     def _take(self, flows: list[Flow], applications: Mapping[str, Application]) -> bool:
         """Become the owner of flows; False if one should be tried again, though nothing in ZooKeeper changes."""
-        bounds = {}
+        bounds, identities = {}, {}
         for stream in {flow.stream for flow in flows} & self._pumps.running.keys():
             try:
                 with containing_errors(stream):
                     bounds[stream] = self._pumps.running[stream].log.bounds()
+                    identities[stream] = self._pumps.running[stream].log_identity
             except TidingsError as error:
                 self._pumps.give_up(stream, str(error))
                 self._release_given_up()
@@ -307,7 +308,12 @@ class Publisher:
                 return starting_position(applications[flow.application], flow, log, held, before)
 
         wanted = [
-            Wanted(flow, functools.partial(start, flow), self._nodes.version("applications", flow.application))
+            Wanted(
+                flow,
+                functools.partial(start, flow),
+                self._nodes.version("applications", flow.application),
+                identities[flow.stream],
+            )
             for flow in flows
         ]
         taken = self._ownership.take(wanted, {"host": socket.gethostname(), "pid": os.getpid()})
@@ -330,6 +336,7 @@ class Publisher:
             self._options,
             holder=taken.holder,
             skipped=skipped,
+            log_identity=taken.log,
         )
         pump.add(session)
         logger.info("publisher %s owns %s, epoch %d, from %s", self.name, flow, taken.epoch, taken.position)
