@@ -221,6 +221,14 @@ class WritableLog(Log, Protocol):
 
 
 @runtime_checkable
+class RedefinableLog(WritableLog, Protocol):
+    """A log of our own that keeps what its stream's definition says of it: those who have it open go by that."""
+
+    def redefine(self, stream: StreamDefinition) -> None:
+        """How long updates are kept has changed; from now on nobody lets go of one by an older definition."""
+
+
+@runtime_checkable
 class CollectableLog(WritableLog, Protocol):
     """A log of our own in which tombstones can take the place of updates."""
 
@@ -310,6 +318,13 @@ def open_log(stream: StreamDefinition) -> Log:
     scheme, location = split_address(stream.log)
     log: Log = load("tidings.logs", scheme).open(location, stream)
     return log
+
+
+def redefine_log(stream: StreamDefinition) -> None:
+    """Let a log of ours know that its stream is defined like this now."""
+    with contextlib.closing(open_log(stream)) as log:
+        if isinstance(log, RedefinableLog):
+            log.redefine(stream)
 
 
 def is_tailed(stream: StreamDefinition) -> bool:

@@ -36,6 +36,7 @@ from tidings.tombstones import Tombstones
 from tidings.updates import SCHEMA, TOMBSTONE, portions, row_sizes, shards_of
 from tidings_connectors.delta.find import find
 from tidings_connectors.delta.maintenance import Maintenance, plan_retention, plan_truncation
+from tidings_connectors.delta.retention import Retention
 from tidings_connectors.delta.segments import (
     Offsets,
     Segment,
@@ -76,7 +77,8 @@ class DeltaLog:
             given = ", ".join(sorted(stream.options))
             raise InvalidOption(f"stream {stream.name!r} has options ({given}), and a log of ours takes none")
         with _translating_errors(stream.name, location):
-            return cls(SegmentTable.create(_folder(location), stream.name, stream.shards), stream)
+            retention = Retention.of(stream)
+            return cls(SegmentTable.create(_folder(location), stream.name, stream.shards, retention), stream)
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> DeltaLog:
@@ -86,6 +88,10 @@ class DeltaLog:
     @classmethod
     def resolve(cls, location: str, folder: Path) -> str:
         return resolve_path(location, folder)
+
+    def redefine(self, stream: StreamDefinition) -> None:
+        with self._translating_errors():
+            self._table.set_retention(Retention.of(stream))
 
     def identity(self) -> str:
         return self._table.identity

@@ -35,6 +35,7 @@ from tidings.positions import Bounds, Position
 from tidings.storage.delta_commits import Fingerprint
 from tidings.tombstones import Tombstones, settle, trim
 from tidings.updates import SCHEMA, TOMBSTONE, portions, row_sizes
+from tidings_connectors.delta.retention import Retention
 
 Offsets = npt.NDArray[np.int64]
 """A seq for each shard of the stream, by shard."""
@@ -143,6 +144,7 @@ class SegmentSnapshot:
     past: Offsets | None = None  # where the shards ended when another engine wrote
     table: str | None = None  # its id, which is made with it
     last: Fingerprint | None = None  # the file of this version
+    retention: Retention | None = None  # None if the table does not say
 
     @functools.cached_property
     def segments(self) -> list[Segment]:

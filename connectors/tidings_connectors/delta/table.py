@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tidings.storage import delta_staging
 from tidings.storage.delta_commits import Action, Commits, Fingerprint, added, done, is_ours, removed
 from tidings.storage.delta_rs import containing_panics
 from tidings.updates import SCHEMA
+from tidings_connectors.delta.retention import Retention
 from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot
 from tidings_connectors.delta.turns import Turns
 
@@ -49,7 +50,7 @@ class SegmentTable:
         self._snapshot = self._load()
 
     @classmethod
-    def create(cls, folder: Path, stream: str, shards: int) -> SegmentTable:
+    def create(cls, folder: Path, stream: str, shards: int, retention: Retention) -> SegmentTable:
         """Make the table, or open the one that was made for this stream."""
         from deltalake.exceptions import DeltaError
 
@@ -58,6 +59,7 @@ class SegmentTable:
         configuration = {
             "tidings.stream": stream,
             "tidings.shards": str(shards),
+            **retention.properties(),
             "delta.logRetentionDuration": "interval 1 hours",
             "delta.deletedFileRetentionDuration": "interval 1 hours",
         }
@@ -65,7 +67,32 @@ class SegmentTable:
             delta_staging.create(folder, SCHEMA, name=stream, configuration=configuration)
         except DeltaError as error:
             raise LogUnavailable(f"no log can be made in {folder}: {error}") from None
-        return cls(folder, stream, shards)
+        table = cls(folder, stream, shards)
+        table.set_retention(retention)
+        return table
+
+    def set_retention(self, retention: Retention) -> None:
+        """Have maintenance let go of what is beyond this from now on, whoever does it."""
+        while (snapshot := self.refresh()).retention != retention:
+            self.commit(snapshot, metadata=self._metadata(retention.properties()))
+
+    def _metadata(self, properties: dict[str, str]) -> Action:
+        """The table's metadata as it is, but for these properties."""
+        with containing_panics(self.folder):
+            table = self.delta_table()
+            known, schema = table.metadata(), table.schema().to_json()
+        return {
+            "metaData": {
+                "id": str(known.id),
+                "name": known.name,
+                "description": known.description,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": schema,
+                "partitionColumns": known.partition_columns,
+                "createdTime": known.created_time,
+                "configuration": {**known.configuration, **properties},
+            }
+        }
 
     @property
     def identity(self) -> str:
@@ -128,11 +155,13 @@ class SegmentTable:
         remove: Iterable[Segment] = (),
         *,
         transaction: Transaction | None = None,
+        metadata: Action | None = None,
         data_change: bool = True,
     ) -> bool:
         """Make this the version after that one; False, and nothing changed, if it is not the newest any more."""
         add = list(add)
         actions = [*_marks(transaction)] if transaction else []
+        actions += [metadata] if metadata else []
         actions += [removed(one.path.name, one.size, data_change=data_change) for one in remove]
         actions += [
             added(one.path.name, one.size, one.span.time, _statistics(one), data_change=data_change) for one in add
@@ -153,6 +182,7 @@ class SegmentTable:
         live = dict(snapshot.live)
         past = snapshot.past if ours else snapshot.heads  # which files of another engine may not tell any more
         transactions = dict(snapshot.transactions)
+        retention = snapshot.retention
         for action in commit:
             if remove := action.get("remove"):
                 live.pop(unquote(remove["path"]), None)
@@ -163,7 +193,10 @@ class SegmentTable:
                 live[path] = Segment(self.folder / path, add["size"], self.shards)
             elif transaction := action.get("txn"):
                 transactions[transaction["appId"]] = transaction["version"]
-        return SegmentSnapshot(snapshot.version + 1, self.shards, live, transactions, past, snapshot.table, made)
+            elif metadata := action.get("metaData"):
+                retention = self._checked(metadata["configuration"])
+        version, table = snapshot.version + 1, snapshot.table
+        return SegmentSnapshot(version, self.shards, live, transactions, past, table, made, retention)
 
     def _load(self) -> SegmentSnapshot:
         for _ in range(LOAD_ATTEMPTS):
@@ -183,11 +216,7 @@ class SegmentTable:
                 metadata, actions = table.metadata(), pa.table(table.get_add_actions(flatten=True))
         except (DeltaError, pa.ArrowException) as error:
             raise self._unreadable(error) from None
-        configuration = metadata.configuration
-        found = configuration.get("tidings.stream"), configuration.get("tidings.shards")
-        if found != (self.stream, str(self.shards)):
-            held = f"stream {found[0]!r} with {found[1]} shards" if found[0] else "a table that is no log of tidings"
-            raise LogMismatch(f"{self.folder} holds {held}, not stream {self.stream!r} with {self.shards} shards")
+        retention = self._checked(metadata.configuration)
         if table.protocol().min_writer_version > 2:
             raise LogMismatch(f"{self.folder} was upgraded to Delta features that a log cannot have")
         live = {
@@ -195,11 +224,27 @@ class SegmentTable:
             for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
         }
         past = None if all(segment.span.exact for segment in live.values()) else self._past()
-        snapshot = SegmentSnapshot(table.version(), self.shards, live, past=past, table=str(metadata.id), last=last)
+        snapshot = SegmentSnapshot(
+            table.version(),
+            self.shards,
+            live,
+            past=past,
+            table=str(metadata.id),
+            last=last,
+            retention=retention,
+        )
         for before, after in itertools.pairwise(snapshot.segments):
             if past is None and not np.array_equal(before.span.heads, after.span.floors):
                 raise LogUnavailable(f"a segment is missing between {before.path} and {after.path}")
         return snapshot
+
+    def _checked(self, configuration: Mapping[str, Any]) -> Retention | None:
+        """What the configuration says of retention; `LogMismatch` if it is not that of the stream."""
+        found = configuration.get("tidings.stream"), configuration.get("tidings.shards")
+        if found != (self.stream, str(self.shards)):
+            held = f"stream {found[0]!r} with {found[1]} shards" if found[0] else "a table that is no log of tidings"
+            raise LogMismatch(f"{self.folder} holds {held}, not stream {self.stream!r} with {self.shards} shards")
+        return Retention.read(configuration)
 
     def _past(self) -> Offsets:
         """How far the shards got at least, by the files that were removed and are still there."""
