@@ -23,7 +23,7 @@ from tidings.errors import InvalidOption
 from tidings.logs import UNKNOWN_ENDS, Transaction, WritableLog
 from tidings.pipelines.checkpoint import covered, query_id
 from tidings.streams import Stream
-from tidings.updates import PUBLISHED, checked, timed
+from tidings.updates import PUBLISHED, checked, timed, without_tombstones
 
 INLINE_BYTES = 2**20
 
@@ -44,7 +44,8 @@ class _Writing:
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Check the rows of one task and put them where the driver finds them."""
-        tables = (checked(batch) for batch in batches)
+        # What stands for updates that were collected is none.
+        tables = (checked(batch) for batch in map(without_tombstones, batches))
         small: list[pa.Table] = []
         size = 0
         for table in tables:

@@ -1,8 +1,9 @@
 """Reading a stream with Spark: a micro-batch source and a batch source over any `Log`.
 
-An offset is the position a shard at which the query stands, as in `{"0": 22, "1": -1}`; it is all that a checkpoint
-holds. A batch is planned in the driver from two offsets, so that a repeated batch has the very same rows, and read by
-the executors, slice by slice, as Arrow.
+An offset is the position a shard at which the query stands, and the log that these are in, if it can be told from
+another in its place: as in `{"0": 22, "1": -1, "log": "7d0c…"}`. It is all that a checkpoint holds. A batch is planned
+in the driver from two offsets, so that a repeated batch has the very same rows, and read by the executors, slice by
+slice, as Arrow.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_tidings.options import ReadOptions
-from tidings.logs import Log, Slice, open_log
+from tidings.errors import LogRestored
+from tidings.logs import Log, Slice, check_identity, identity_of, open_log
+from tidings.offsets import Offset
 from tidings.positions import Bounds, Positions
 from tidings.updates import TOMBSTONE
 
@@ -57,6 +60,33 @@ class _ReadPlanner:
             self._log = open_log(self.options.stream)
         return self._log
 
+    @property
+    def identity(self) -> str | None:
+        """The log, as it was last looked at."""
+        return identity_of(self.log, self.options.stream)
+
+    def offset(self, positions: Positions) -> dict[str, Any]:
+        """What is noted of positions in this log."""
+        return Offset(positions, self.identity).to_json()
+
+    def stand(self, noted: dict[str, Any]) -> Positions | None:
+        """Where a query stands in this log; None if that was in another one, and it was told to go on all the same."""
+        offset = Offset.from_json(noted)
+        self.log.bounds()  # a look at which log it is
+        try:
+            check_identity(self.options.stream.name, offset.log, self.identity, offset.positions)
+        except LogRestored as error:
+            if self.options.fail_on_data_loss:
+                raise
+            logger.warning("%s", error)
+            return None
+        return offset.positions
+
+    def stand_or_floors(self, noted: dict[str, Any]) -> Positions:
+        """The same; in a log that was made anew, the query stands before the oldest that it holds."""
+        stand = self.stand(noted)
+        return self.floors() if stand is None else stand
+
     def start(self) -> Positions:
         """Where the query stands before its first row."""
         match self.options.start:
@@ -65,11 +95,14 @@ class _ReadPlanner:
             case "latest":
                 return self.heads()
             case _:
-                return self._chosen({shard: held.floor for shard, held in self.log.bounds().items()})
+                return self.floors()
 
     def end(self) -> Positions:
         """Where a batch read ends."""
         return self.options.end if isinstance(self.options.end, Positions) else self.heads()
+
+    def floors(self) -> Positions:
+        return self._chosen({shard: held.floor for shard, held in self.log.bounds().items()})
 
     def heads(self) -> Positions:
         return self._chosen({shard: held.head for shard, held in self.log.bounds().items()})
@@ -83,6 +116,16 @@ class _ReadPlanner:
         after, upto = self._held(after, bounds), self._held(upto, bounds)
         pieces = self.log.slices(self._whole(after, bounds), self._whole(upto, bounds))
         return [SlicePartition(piece, tombstones=self.options.tombstones) for piece in pieces]
+
+    def noted_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
+        """What lies between two offsets; nothing, if both are those of a log that was made anew since."""
+        after, upto = self.stand_or_floors(start), self.stand(end)
+        if upto is None:
+            return []
+        found = self.partitions(after, upto)
+        # It may have been made anew just now.
+        check_identity(self.options.stream.name, Offset.from_json(end).log, self.identity, upto)
+        return found
 
     def _chosen(self, positions: Any) -> Positions:
         return Positions({shard: positions[shard] for shard in self.options.shards})
@@ -133,15 +176,15 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
         return self
 
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:  # noqa: N802
-        after, upto = Positions.from_json(start), Positions.from_json(end)
-        if sum(upto[shard].seq - after[shard].seq for shard in upto) > SMALL_BATCH_ROWS:
+        after, upto = self._planner.stand_or_floors(start), self._planner.stand(end)
+        if upto is not None and sum(upto[shard].seq - after[shard].seq for shard in upto) > SMALL_BATCH_ROWS:
             return None
-        partitions = self._planner.partitions(after, upto)
+        partitions = self._planner.noted_partitions(start, end)
         # Spark wants the rows to be those of one partition: none if nothing is to be read, or nothing is held any more.
         return partitions[0].read() if len(partitions) == 1 else None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below
-        return self._planner.start().to_json()
+        return self._planner.offset(self._planner.start())
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows = self._planner.options.max_rows
@@ -151,14 +194,14 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
         self._target = self._planner.heads()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        after = Positions.from_json(start)
+        after = self._planner.stand_or_floors(start)
         reached = self._planner.reach(after, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
         if (target := self._target) is not None:
             reached = Positions({shard: max(after[shard], min(at, target[shard])) for shard, at in reached.items()})
-        return reached.to_json()
+        return self._planner.offset(reached)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
-        return self._planner.partitions(Positions.from_json(start), Positions.from_json(end))
+        return self._planner.noted_partitions(start, end)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return _read(partition)

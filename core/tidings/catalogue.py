@@ -85,9 +85,11 @@ class Catalogue:
         made = self.coordination.create(definition.to_json(), "streams", name)
         known = definition if made else self.stream(name).definition
         if known != definition:
+            before, after = known.to_json(), definition.to_json()
+            changed = [key for key in (before | after) if before.get(key) != after.get(key)]
             raise StreamExists(
-                f"stream {name!r} is there already, with {known.shards} shards in {known.log}; "
-                f"it cannot be made again with {shards} shards in {definition.log}"
+                f"stream {name!r} is there already, with {known.shards} shards in {known.log}, and another "
+                f"{', '.join(changed)}; `tidings apply` changes what can be changed"
             )
         try:
             create_log(definition).close()

@@ -12,7 +12,7 @@ import pyarrow as pa
 from tidings.errors import InvalidOption
 from tidings.logs import CollectableLog, Log
 from tidings.plugins import load
-from tidings.stream_definition import StreamDefinition
+from tidings.stream_definition import StreamDefinition, split_address
 
 
 class CollectionPlugin(Protocol):
@@ -34,6 +34,8 @@ class CollectionPlugin(Protocol):
 def check_collection(stream: StreamDefinition) -> None:
     """Raise `InvalidOption` if a stream cannot be collected as its definition says."""
     if stream.collect:
+        if not hasattr(load("tidings.logs", split_address(stream.log)[0]), "collect"):
+            raise _uncollectable(stream)
         _plugin().check(stream)
 
 
@@ -50,10 +52,12 @@ def collect(stream: StreamDefinition, log: Log) -> int:
 def collectable(stream: StreamDefinition, log: Log) -> CollectableLog:
     """The log of a stream, as one whose updates can be collected."""
     if not isinstance(log, CollectableLog):
-        raise InvalidOption(
-            f"the updates of stream {stream.name!r} are in {stream.log!r}, and cannot be collected there"
-        )
+        raise _uncollectable(stream)
     return log
+
+
+def _uncollectable(stream: StreamDefinition) -> InvalidOption:
+    return InvalidOption(f"the updates of stream {stream.name!r} are in {stream.log!r}, and cannot be collected there")
 
 
 def _plugin() -> CollectionPlugin:

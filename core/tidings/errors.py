@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from tidings.positions import Position
 
 
+ENDING = (SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What is to end a thread. Any other `BaseException` is a failure like others, as is the panic of a native library."""
+
+
 class TidingsError(Exception):
     """The root of all errors that tidings raises on purpose."""
 
@@ -100,7 +104,7 @@ class PositionsLost(TidingsError):
 
 
 class LogRestored(PositionsLost):
-    """A reader stands after the end of the log, which was made anew, or restored from an older copy."""
+    """A reader stands after the end of the log, or in another one: it was made anew, or restored from an older copy."""
 
 
 class ProducerClosed(TidingsError):

@@ -14,8 +14,8 @@ from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
 from tidings.errors import ForeignValue, InvalidOption, PositionsLost, TidingsError
 from tidings.flows import NODES, Flow
-from tidings.logs import Log, WritableLog
-from tidings.positions import Bounds, Position, Positions
+from tidings.logs import Log, WritableLog, identity_of
+from tidings.positions import START, Bounds, Position, Positions
 
 if TYPE_CHECKING:
     from tidings.catalogue import Catalogue
@@ -80,10 +80,10 @@ def status(
     records = _records(cluster.coordination, flows)
     live = {one.name: set(cluster.coordination.children(*_subscribers(one.name))) for one in applications}
     # The logs come last: then no datamarker is ahead of the head that it is compared with.
-    stands: dict[str, set[tuple[int, Position]]] = {flow.stream: set() for flow in flows}
+    stands: dict[str, set[tuple[int, Datamarker]]] = {flow.stream: set() for flow in flows}
     for flow, record in records.items():
         if record.datamarker is not None:
-            stands[flow.stream].add((flow.shard, record.datamarker.position))
+            stands[flow.stream].add((flow.shard, record.datamarker))
     logs = {name: _Reading(cluster, name, those) for name, those in stands.items()}
     return [_status(flow, records[flow], live[flow.application], logs[flow.stream]) for flow in flows]
 
@@ -138,18 +138,22 @@ _READ: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 
 class _Reading:
-    """What a stream's log says of the lag of flows that stand at these positions."""
+    """What a stream's log says of the lag of flows that stand at these datamarkers."""
 
-    def __init__(self, cluster: Catalogue, stream: str, stands: set[tuple[int, Position]]) -> None:
+    def __init__(self, cluster: Catalogue, stream: str, stands: set[tuple[int, Datamarker]]) -> None:
         self.problem: str | None = None
+        self._identity: str | None = None
         self._bounds: dict[int, Bounds] = {}
         self._ages: dict[tuple[int, Position], float] = {}
         self._dense = False
         try:
-            with contextlib.closing(cluster.stream(stream).log) as log:
+            known = cluster.stream(stream)
+            with contextlib.closing(known.log) as log:
                 self._dense = isinstance(log, WritableLog)
                 self._bounds = log.bounds()
-                for together in _passes({self._held(*one) for one in stands if self._behind(*one)}):
+                self._identity = identity_of(log, known.definition)
+                there = {(shard, self._stand(marker)) for shard, marker in stands}
+                for together in _passes({self._held(*one) for one in there if self._behind(*one)}):
                     self._ages |= _ages(log, together)
         except TidingsError as error:
             self.problem = str(error)
@@ -157,7 +161,13 @@ class _Reading:
     def head(self, shard: int) -> Position | None:
         return self._bounds[shard].head if shard in self._bounds else None
 
-    def lag(self, shard: int, marker: Position) -> int | None:
+    def _stand(self, datamarker: Datamarker) -> Position:
+        """Where the datamarker is in this log: before all of it, if it is that of another one in its place."""
+        elsewhere = None not in (datamarker.log, self._identity) and datamarker.log != self._identity
+        return START if elsewhere else datamarker.position
+
+    def lag(self, shard: int, datamarker: Datamarker) -> int | None:
+        marker = self._stand(datamarker)
         if shard not in self._bounds:
             return None
         if not self._behind(shard, marker):
@@ -167,7 +177,8 @@ class _Reading:
         # Position(7, -1) stands before the update 7.
         return self._bounds[shard].head.seq - max(self._bounds[shard].floor.seq, marker.seq - (marker.index < 0))
 
-    def lag_seconds(self, shard: int, marker: Position) -> float | None:
+    def lag_seconds(self, shard: int, datamarker: Datamarker) -> float | None:
+        marker = self._stand(datamarker)
         if shard not in self._bounds:
             return None
         return self._ages.get(self._held(shard, marker)) if self._behind(shard, marker) else 0.0
@@ -235,8 +246,8 @@ def _status(flow: Flow, record: _Record, live: set[str], log: _Reading) -> FlowS
         record.epoch,
         marker,
         log.head(flow.shard),
-        None if marker is None else log.lag(flow.shard, marker.position),
-        None if marker is None else log.lag_seconds(flow.shard, marker.position),
+        None if marker is None else log.lag(flow.shard, marker),
+        None if marker is None else log.lag_seconds(flow.shard, marker),
         holder["id"] if current else None,
         record.problem or log.problem,
     )

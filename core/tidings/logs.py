@@ -18,7 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.errors import LogRestored, LogUnavailable, PluginBroken, PluginMissing, PositionsLost, TidingsError
+from tidings.errors import (
+    ENDING,
+    LogRestored,
+    LogUnavailable,
+    PluginBroken,
+    PluginMissing,
+    PositionsLost,
+    TidingsError,
+)
 from tidings.filters import Filter
 from tidings.plugins import load
 from tidings.positions import Bounds, Position, Positions
@@ -153,6 +161,17 @@ class Log(Protocol):
 
 
 @runtime_checkable
+class IdentifiedLog(Log, Protocol):
+    """A log that can be told from another one in its place, whose positions look the same and mean other updates.
+
+    One that was restored from a copy is the same.
+    """
+
+    def identity(self) -> str:
+        """Which log it was when it was last looked at: it may be made anew under whoever has it open."""
+
+
+@runtime_checkable
 class TailedLog(Log, Protocol):
     """The change log of a datastore: read-only, and kept only as long as we need it.
 
@@ -202,6 +221,14 @@ class WritableLog(Log, Protocol):
 
 
 @runtime_checkable
+class RedefinableLog(WritableLog, Protocol):
+    """A log of our own that keeps what its stream's definition says of it: those who have it open go by that."""
+
+    def redefine(self, stream: StreamDefinition) -> None:
+        """How long updates are kept has changed; from now on nobody lets go of one by an older definition."""
+
+
+@runtime_checkable
 class CollectableLog(WritableLog, Protocol):
     """A log of our own in which tombstones can take the place of updates."""
 
@@ -209,8 +236,10 @@ class CollectableLog(WritableLog, Protocol):
     def collection_folder(self) -> Path:
         """A folder for what a collector keeps of the log."""
 
-    def collect(self, gone: Tombstones, transaction: Transaction | None = None) -> None:
+    def collect(self, gone: Tombstones, transaction: Transaction, after: int) -> None:
         """Let nobody read these updates any more, but tombstones in their place: all in one step, or none.
+
+        `LogMismatch`, and nothing is done, unless the application's last transaction is number `after`.
 
         It is for the caller to know that a later update of the shard says all that matters of each. Positions that are
         not held, or were collected before, do no harm.
@@ -256,11 +285,27 @@ def containing_errors(stream: str) -> Iterator[None]:
     """Whatever a log raises becomes an error of ours: a log may be anybody's, and harms its own stream alone."""
     try:
         yield
-    except TidingsError:
+    except (TidingsError, *ENDING):
         raise
-    except Exception as error:
+    except BaseException as error:
         logger.exception("the log of stream %r failed", stream)
         raise LogUnavailable(f"the log of stream {stream!r} failed with {type(error).__name__}: {error}") from error
+
+
+def identity_of(log: Log, stream: StreamDefinition) -> str | None:
+    """Which log this is; None if that cannot be told, or if positions are those of replicas as well."""
+    tell = None if stream.replicas else getattr(log, "identity", None)  # asked often, and `isinstance` takes long
+    return None if tell is None else str(tell())
+
+
+def check_identity(stream: str, known: str | None, found: str | None, stands: Positions) -> None:
+    """Raise `LogRestored` if a reader that stands here got there in another log."""
+    if known is not None and found is not None and known != found:
+        raise LogRestored(
+            f"the log of stream {stream!r} was deleted and made anew since it was last read: the positions of the "
+            "reader are those of the old one, and mean other updates in this one",
+            {shard: (Position(0), at) for shard, at in stands.items() if at.seq >= 0},
+        )
 
 
 def create_log(stream: StreamDefinition) -> Log:
@@ -275,6 +320,13 @@ def open_log(stream: StreamDefinition) -> Log:
     scheme, location = split_address(stream.log)
     log: Log = load("tidings.logs", scheme).open(location, stream)
     return log
+
+
+def redefine_log(stream: StreamDefinition) -> None:
+    """Let a log of ours know that its stream is defined like this now."""
+    with contextlib.closing(open_log(stream)) as log:
+        if isinstance(log, RedefinableLog):
+            log.redefine(stream)
 
 
 def is_tailed(stream: StreamDefinition) -> bool:

@@ -28,7 +28,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidings.collection import gc_events
-from tidings.errors import BufferFull, InvalidOption, ProducerClosed
+from tidings.errors import ENDING, BufferFull, InvalidOption, ProducerClosed
 from tidings.logs import WritableLog
 from tidings.positions import Position, Positions
 from tidings.producer_items import ROW_OVERHEAD_BYTES, Item, Many, Single, as_table, joined
@@ -261,7 +261,9 @@ class Producer:
     def _commit(self, batch: list[Item]) -> None:
         try:
             appended = self._log.append(as_table(batch))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the callers that wait must hear of it
+        except ENDING:
+            raise
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the callers that wait must hear of it
             _fail(batch, error)
             return
         assert appended is not None  # only transactions can be there already
@@ -326,7 +328,7 @@ def _ended_early(failure: BaseException) -> ProducerClosed:
     return ProducerClosed(f"the producer has ended before its time, by {failure!r}: make another one")
 
 
-def _fail(items: list[Item], error: Exception) -> None:
+def _fail(items: list[Item], error: BaseException) -> None:
     for item in items:
         with _shielding():
             item.future.set_exception(error)

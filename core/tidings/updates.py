@@ -295,6 +295,11 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
     return column.fill_null(default) if default.is_valid else column
 
 
+def without_tombstones(rows: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
+    """The updates among these: what stands for those that were collected is none."""
+    return rows.filter(pc.not_equal(rows["kind"], TOMBSTONE)) if "kind" in rows.schema.names else rows
+
+
 def _first_bad_row(table: pa.Table, max_payload_bytes: int) -> int | None:
     """The index of the first row that `check_row` would refuse, found without a loop over the rows."""
     size = pc.binary_length(table["object"])

@@ -13,7 +13,6 @@ from tests.support.scene import STREAM, Scene
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
 from tidings.flow_status import status
-from tidings.logs import create_log
 from tidings.positions import Position, Positions
 from tidings.testing import eventually
 
@@ -222,14 +221,17 @@ def test_a_stream_that_is_dropped_and_made_anew_elsewhere_is_served_from_there(s
 
 
 @pytest.mark.slow
-def test_a_flow_whose_log_was_made_anew_is_parked_where_operators_see_it(scene: Scene) -> None:
+def test_a_flow_whose_log_was_restored_from_an_older_copy_is_parked_where_operators_see_it(
+    scene: Scene, tmp_path: Path
+) -> None:
     scene.prepare(1)
+    shutil.copytree(scene.folder / "streams" / STREAM, tmp_path / "copy")
     with scene.subscriber("cache", "r1"):
         with Cluster(Coordination(scene.address, session_timeout=2)) as own, own.publisher(token_interval=0.2):
             scene.publish(0, 100)
             eventually(lambda: scene.markers("cache", 1) == [99])
         shutil.rmtree(scene.folder / "streams" / STREAM)
-        create_log(scene.stream.definition).close()
+        shutil.copytree(tmp_path / "copy", scene.folder / "streams" / STREAM)
         scene.publisher("p2")
         found = eventually(lambda: [one for one in status(scene.cluster) if one.state == "parked"])
         assert "made anew or restored" in (found[0].reason or "")

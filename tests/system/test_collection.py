@@ -275,3 +275,14 @@ def test_a_pipeline_collects_its_input_as_updates_come(spark: SparkSession, clus
         eventually(settled, timeout=60)
         assert pipeline.stage.figures()["collect_collected_updates"] >= 100
     check_log(stream.log, 2)
+
+
+@pytest.mark.slow
+def test_a_collected_stream_is_copied_by_its_updates(spark: SparkSession, contacts: Stream, copies: Stream) -> None:
+    contacts.writable_log.append(make_updates(200, objects=5))
+    collect(contacts.definition, contacts.log)
+    rows = spark.read.format("tidings").option("definition", json.dumps(contacts.definition.to_json())).load()
+    assert rows.where("kind = 'tombstone'").count() > 0
+    sink = rows.drop("shard", "seq", "index").write.format("tidings")
+    sink.option("definition", json.dumps(copies.definition.to_json())).mode("append").save()
+    assert sorted(left(copies.log).values()) == sorted(left(contacts.log).values())

@@ -36,6 +36,7 @@ from tidings.tombstones import Tombstones
 from tidings.updates import SCHEMA, TOMBSTONE, portions, row_sizes, shards_of
 from tidings_connectors.delta.find import find
 from tidings_connectors.delta.maintenance import Maintenance, plan_retention, plan_truncation
+from tidings_connectors.delta.retention import Retention
 from tidings_connectors.delta.segments import (
     Offsets,
     Segment,
@@ -76,7 +77,8 @@ class DeltaLog:
             given = ", ".join(sorted(stream.options))
             raise InvalidOption(f"stream {stream.name!r} has options ({given}), and a log of ours takes none")
         with _translating_errors(stream.name, location):
-            return cls(SegmentTable.create(_folder(location), stream.name, stream.shards), stream)
+            retention = Retention.of(stream)
+            return cls(SegmentTable.create(_folder(location), stream.name, stream.shards, retention), stream)
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> DeltaLog:
@@ -86,6 +88,13 @@ class DeltaLog:
     @classmethod
     def resolve(cls, location: str, folder: Path) -> str:
         return resolve_path(location, folder)
+
+    def redefine(self, stream: StreamDefinition) -> None:
+        with self._translating_errors():
+            self._table.set_retention(Retention.of(stream))
+
+    def identity(self) -> str:
+        return self._table.identity
 
     def bounds(self) -> dict[int, Bounds]:
         with self._translating_errors():
@@ -205,17 +214,23 @@ class DeltaLog:
         with self._translating_errors():
             return self.maintenance.compact()
 
-    def collect(self, gone: Tombstones, transaction: Transaction | None = None) -> None:
+    def collect(self, gone: Tombstones, transaction: Transaction, after: int) -> None:
         with self._translating_errors():
-            snapshot = self._table.refresh()
-            gone = gone.within(snapshot.floors, snapshot.heads)
             drafts: list[Segment] = []
+            identity = self._table.identity
             try:
-                if len(gone):
-                    drafts.append(write_overlay(self._table.folder, gone, self._stream.shards, milliseconds()))
-                while not self._table.commit(self._table.refresh().version + 1, drafts, transaction=transaction):
-                    pass
-            except OSError:
+                while True:
+                    snapshot = self._table.refresh()
+                    if (self._table.transaction(transaction.app), self._table.identity) != (after, identity):
+                        raise LogMismatch(
+                            f"stream {self._stream.name!r} was collected by another, or made anew, meanwhile"
+                        )
+                    gone = gone.within(snapshot.floors, snapshot.heads)
+                    if len(gone) and not drafts:
+                        drafts.append(write_overlay(self._table.folder, gone, self._stream.shards, milliseconds()))
+                    if self._table.commit(snapshot, drafts, transaction=transaction):
+                        break
+            except (OSError, LogMismatch):
                 for draft in drafts:
                     draft.path.unlink(missing_ok=True)
                 raise
@@ -273,7 +288,7 @@ class DeltaLog:
                 table = _stamped(updates.slice(rows.start, len(order)), shards[rows], seqs[rows]).take(order)
                 drafts.append(write_segment(self._table.folder, table, Span(floors, heads, milliseconds())))
                 floors = heads
-            named = self._table.commit(snapshot.version + 1, drafts, transaction=transaction)
+            named = self._table.commit(snapshot, drafts, transaction=transaction)
         except OSError:
             named = False
             raise

@@ -13,16 +13,18 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from tidings.errors import ENDING
 from tidings.storage import delta_staging
 from tidings.storage.delta_commits import milliseconds
 from tidings.tombstones import Tombstones
 from tidings.updates import SCHEMA
+from tidings_connectors.delta.retention import Retention
 from tidings_connectors.delta.segments import (
     Offsets,
     Segment,
@@ -48,6 +50,8 @@ FAN_IN_SEGMENTS = 8  # neighbours of a like size that make a merge worth while
 TARGET_BYTES = 256 * 2**20  # of rows in memory, which is what a merge needs
 COVERED_SHARE = 0.25  # of a segment's rows; so each row that is collected costs the writing of four at most
 GRACE_HOURS = 1
+
+Condition = Callable[[SegmentSnapshot], bool]
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +135,9 @@ class Maintenance:
         with self._running:
             try:
                 self.compact()
-            except Exception as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
+            except ENDING:
+                raise
+            except BaseException as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
                 logger.warning("maintenance of stream %r failed: %s", self._stream.name, error)
 
     def close(self) -> None:
@@ -183,18 +189,28 @@ class Maintenance:
 
     def _run(self, version: int) -> None:
         try:
-            segments = self._table.refresh().segments
-            limits = self._stream.retention_seconds, self._stream.retention_bytes
-            self.drop(segments[: plan_retention(segments, *limits)])
+            self._retain()
             self.compact()
             self.checkpoint()
             if version % VACUUM_INTERVAL_VERSIONS == 0 or self._is_vacuum_due():
                 self._vacuumed = time.monotonic()
                 self.vacuum()
-        except Exception as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
+        except ENDING:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the log is whole without it, and the next round tries again
             logger.warning("maintenance of stream %r failed: %s", self._stream.name, error)
         finally:
             self._running.release()
+
+    def _retain(self) -> None:
+        """Let go of what the table says, whatever the definition said when this writer opened it.
+
+        If that is changed while this is under way, all is kept until the next round.
+        """
+        snapshot = self._table.refresh()
+        limits = Retention.of(self._stream) if snapshot.retention is None else snapshot.retention
+        old = snapshot.segments[: plan_retention(snapshot.segments, *limits)]
+        self.drop(old, lambda now: now.retention == snapshot.retention)
 
     def _is_vacuum_due(self) -> bool:
         """Whether it is long since a look at what can be deleted; or a while, and more bytes are dead than are held."""
@@ -239,17 +255,20 @@ class Maintenance:
             rest -= rest.within(span.floors, span.heads)
         return rest
 
-    def drop(self, old: Sequence[Segment]) -> None:
-        """Let go of these segments, which are the oldest. On a full disk, what is dead makes room for saying so."""
+    def drop(self, old: Sequence[Segment], still: Condition = lambda _: True) -> None:
+        """Let go of these segments, which are the oldest, if it is still to be done when it is committed.
+
+        On a full disk, what is dead makes room for saying so.
+        """
         try:
-            self._drop(old)
+            self._drop(old, still)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             self.vacuum()
-            self._drop(old)
+            self._drop(old, still)
 
-    def _drop(self, old: Sequence[Segment]) -> None:
+    def _drop(self, old: Sequence[Segment], still: Condition) -> None:
         if not old:
             return
         snapshot = self._table.refresh()
@@ -257,13 +276,25 @@ class Maintenance:
         if len(old) == len(snapshot.segments):  # an empty segment goes on saying where the shards end
             span = Span(snapshot.heads, snapshot.heads, old[-1].span.time)
             rest = [write_segment(self._table.folder, SCHEMA.empty_table(), span)]
-        self._replace(old, rest, data_change=True)
+        if not self._replace(old, rest, still, data_change=True):
+            for one in rest:
+                one.path.unlink(missing_ok=True)
 
-    def _replace(self, old: Sequence[Segment], new: Sequence[Segment], *, data_change: bool) -> bool:
-        """Commit the exchange, whatever else is committed meanwhile; False if an old segment is not there any more."""
+    def _replace(
+        self,
+        old: Sequence[Segment],
+        new: Sequence[Segment],
+        still: Condition = lambda _: True,
+        *,
+        data_change: bool,
+    ) -> bool:
+        """Commit the exchange, whatever else is committed meanwhile.
+
+        False if an old segment is not there any more, or it is not to be done any more.
+        """
         while True:
             snapshot = self._table.refresh()
-            if any(segment.path.name not in snapshot.live for segment in old):
+            if not still(snapshot) or any(segment.path.name not in snapshot.live for segment in old):
                 return False
-            if self._table.commit(snapshot.version + 1, new, old, data_change=data_change):
+            if self._table.commit(snapshot, new, old, data_change=data_change):
                 return True

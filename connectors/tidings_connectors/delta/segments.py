@@ -32,8 +32,10 @@ import pyarrow.parquet as pq
 
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds, Position
+from tidings.storage.delta_commits import Fingerprint
 from tidings.tombstones import Tombstones, settle, trim
 from tidings.updates import SCHEMA, TOMBSTONE, portions, row_sizes
+from tidings_connectors.delta.retention import Retention
 
 Offsets = npt.NDArray[np.int64]
 """A seq for each shard of the stream, by shard."""
@@ -140,6 +142,9 @@ class SegmentSnapshot:
     live: Mapping[str, Segment]
     transactions: Mapping[str, int] = field(default_factory=dict)
     past: Offsets | None = None  # where the shards ended when another engine wrote
+    table: str | None = None  # its id, which is made with it
+    last: Fingerprint | None = None  # the file of this version
+    retention: Retention | None = None  # None if the table does not say
 
     @functools.cached_property
     def segments(self) -> list[Segment]:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,18 +19,25 @@ import pyarrow.parquet as pq
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.logs import Transaction
 from tidings.storage import delta_staging
-from tidings.storage.delta_commits import Action, Commits, added, done, is_ours, removed
+from tidings.storage.delta_commits import Action, Commits, Fingerprint, added, done, is_ours, removed
+from tidings.storage.delta_rs import containing_panics
 from tidings.updates import SCHEMA
+from tidings_connectors.delta.retention import Retention
 from tidings_connectors.delta.segments import Offsets, Segment, SegmentSnapshot
 from tidings_connectors.delta.turns import Turns
 
 SLEPT_S = 1800.0  # commits are kept for twice as long
+LOAD_ATTEMPTS = 5  # at a table that is made anew, or restored, while it is being loaded
 
 ENDS = "/ends"  # after an application's name: the transaction that holds what its last one covers
 
 
 class SegmentTable:
-    """A Delta table as a set of segments. May be used from any thread."""
+    """A Delta table as a set of segments. May be used from any thread.
+
+    The table may be made anew, or be restored from a copy, under whoever has it open. So what is known of it holds only
+    while the file of the newest version that is known is there; with any other in its place it is loaded anew.
+    """
 
     def __init__(self, folder: Path, stream: str, shards: int) -> None:
         self.folder = folder
@@ -40,10 +47,10 @@ class SegmentTable:
         self._commits = Commits(folder)
         self._lock = threading.Lock()
         self._refreshed = time.time()
-        self._stand(self._load())
+        self._snapshot = self._load()
 
     @classmethod
-    def create(cls, folder: Path, stream: str, shards: int) -> SegmentTable:
+    def create(cls, folder: Path, stream: str, shards: int, retention: Retention) -> SegmentTable:
         """Make the table, or open the one that was made for this stream."""
         from deltalake.exceptions import DeltaError
 
@@ -52,6 +59,7 @@ class SegmentTable:
         configuration = {
             "tidings.stream": stream,
             "tidings.shards": str(shards),
+            **retention.properties(),
             "delta.logRetentionDuration": "interval 1 hours",
             "delta.deletedFileRetentionDuration": "interval 1 hours",
         }
@@ -59,34 +67,55 @@ class SegmentTable:
             delta_staging.create(folder, SCHEMA, name=stream, configuration=configuration)
         except DeltaError as error:
             raise LogUnavailable(f"no log can be made in {folder}: {error}") from None
-        return cls(folder, stream, shards)
+        table = cls(folder, stream, shards)
+        table.set_retention(retention)
+        return table
+
+    def set_retention(self, retention: Retention) -> None:
+        """Have maintenance let go of what is beyond this from now on, whoever does it."""
+        while (snapshot := self.refresh()).retention != retention:
+            self.commit(snapshot, metadata=self._metadata(retention.properties()))
+
+    def _metadata(self, properties: dict[str, str]) -> Action:
+        """The table's metadata as it is, but for these properties."""
+        with containing_panics(self.folder):
+            table = self.delta_table()
+            known, schema = table.metadata(), table.schema().to_json()
+        return {
+            "metaData": {
+                "id": str(known.id),
+                "name": known.name,
+                "description": known.description,
+                "format": {"provider": "parquet", "options": {}},
+                "schemaString": schema,
+                "partitionColumns": known.partition_columns,
+                "createdTime": known.created_time,
+                "configuration": {**known.configuration, **properties},
+            }
+        }
+
+    @property
+    def identity(self) -> str:
+        """The table's id, as of the last refresh: another one is another table."""
+        return str(self._snapshot.table)
 
     def refresh(self) -> SegmentSnapshot:
         """The newest state. Cheap when nothing has changed."""
         with self._lock:
             snapshot = self._snapshot
             now = time.time()
-            if now - self._refreshed > SLEPT_S and self._commits.checkpointed() > snapshot.version:
+            if snapshot.last is None or not self._commits.is_there(snapshot.last):
+                snapshot = self._load()  # the commit was cleaned up, or this is another table by now
+            elif now - self._refreshed > SLEPT_S and self._commits.checkpointed() > snapshot.version:
                 snapshot = self._load()  # a name that was cleaned up may for a moment be that of another commit
-            elif self._is_another(snapshot.version):
-                snapshot = self._load()
             self._refreshed = now
-            while (commit := self._commits.read(snapshot.version + 1)) is not None:
-                snapshot = self._apply(snapshot, commit, ours=is_ours(commit))
+            while (taken := self._commits.take(snapshot.version + 1)) is not None:
+                made, commit = taken
+                snapshot = self._apply(snapshot, made, commit, ours=is_ours(commit))
             if self._commits.checkpointed() > snapshot.version:  # the commits that would bring us there were cleaned up
                 snapshot = self._load()
-            if snapshot is not self._snapshot:
-                self._stand(snapshot)
+            self._snapshot = snapshot
             return snapshot
-
-    def _stand(self, snapshot: SegmentSnapshot) -> None:
-        self._snapshot = snapshot
-        self._sign = self._commits.sign(snapshot.version)
-
-    def _is_another(self, version: int) -> bool:
-        """Whether the table is not the one that was read up to this version: it was made anew, or restored."""
-        sign = self._commits.sign(version)
-        return self._commits.checkpointed() < version if sign is None else sign != self._sign
 
     def ends(self, app: str) -> int:
         """What the last transaction of this application covers; `UNKNOWN_ENDS` if that was not said."""
@@ -96,8 +125,11 @@ class SegmentTable:
         """The number of the last transaction of this application, or -1."""
         snapshot = self.refresh()
         if app not in snapshot.transactions:
-            known = self.delta_table().transaction_version(app)
+            with containing_panics(self.folder):
+                known = self.delta_table().transaction_version(app)
             with self._lock:
+                if self._snapshot.table != snapshot.table:
+                    return -1 if known is None else known
                 transactions = {app: -1 if known is None else known, **self._snapshot.transactions}
                 self._snapshot = replace(self._snapshot, transactions=transactions)
                 return transactions[app]
@@ -118,33 +150,39 @@ class SegmentTable:
 
     def commit(
         self,
-        version: int,
+        after: SegmentSnapshot,
         add: Iterable[Segment] = (),
         remove: Iterable[Segment] = (),
         *,
         transaction: Transaction | None = None,
+        metadata: Action | None = None,
         data_change: bool = True,
     ) -> bool:
-        """Make this the table's next version; False, and nothing changed, if another writer made that version."""
+        """Make this the version after that one; False, and nothing changed, if it is not the newest any more."""
         add = list(add)
         actions = [*_marks(transaction)] if transaction else []
+        actions += [metadata] if metadata else []
         actions += [removed(one.path.name, one.size, data_change=data_change) for one in remove]
         actions += [
             added(one.path.name, one.size, one.span.time, _statistics(one), data_change=data_change) for one in add
         ]
-        if not self._commits.put(version, actions):
+        made = self._commits.put(after.version + 1, actions, after.last)
+        if made is None:
             return False
         with self._lock:
-            if self._snapshot.version == version - 1:  # spares the next refresh from reading what is known here
+            if self._snapshot.last == after.last:  # spares the next refresh from reading what is known here
                 known = {segment.path.name: segment for segment in add}
-                applied = self._apply(self._snapshot, actions, ours=True)
-                self._stand(replace(applied, live={**applied.live, **known}))
+                applied = self._apply(self._snapshot, made, actions, ours=True)
+                self._snapshot = replace(applied, live={**applied.live, **known})
         return True
 
-    def _apply(self, snapshot: SegmentSnapshot, commit: list[Action], *, ours: bool) -> SegmentSnapshot:
+    def _apply(
+        self, snapshot: SegmentSnapshot, made: Fingerprint, commit: list[Action], *, ours: bool
+    ) -> SegmentSnapshot:
         live = dict(snapshot.live)
         past = snapshot.past if ours else snapshot.heads  # which files of another engine may not tell any more
         transactions = dict(snapshot.transactions)
+        retention = snapshot.retention
         for action in commit:
             if remove := action.get("remove"):
                 live.pop(unquote(remove["path"]), None)
@@ -155,29 +193,58 @@ class SegmentTable:
                 live[path] = Segment(self.folder / path, add["size"], self.shards)
             elif transaction := action.get("txn"):
                 transactions[transaction["appId"]] = transaction["version"]
-        return SegmentSnapshot(snapshot.version + 1, self.shards, live, transactions, past)
+            elif metadata := action.get("metaData"):
+                retention = self._checked(metadata["configuration"])
+        version, table = snapshot.version + 1, snapshot.table
+        return SegmentSnapshot(version, self.shards, live, transactions, past, table, made, retention)
 
     def _load(self) -> SegmentSnapshot:
-        self._commits.check()
-        table = self.delta_table()
-        configuration = table.metadata().configuration
-        found = configuration.get("tidings.stream"), configuration.get("tidings.shards")
-        if found != (self.stream, str(self.shards)):
-            held = f"stream {found[0]!r} with {found[1]} shards" if found[0] else "a table that is no log of tidings"
-            raise LogMismatch(f"{self.folder} holds {held}, not stream {self.stream!r} with {self.shards} shards")
+        for _ in range(LOAD_ATTEMPTS):
+            before = self._commits.fingerprint(self._commits.newest())
+            self._commits.check()
+            table = self.delta_table()
+            last = self._commits.fingerprint(table.version())
+            if last is not None and before is not None and self._commits.is_there(before):
+                return self._loaded(table, last)  # and what was loaded is what is there
+        raise LogUnavailable(f"the log of stream {self.stream!r} in {self.folder} changes while it is being read")
+
+    def _loaded(self, table: Any, last: Fingerprint) -> SegmentSnapshot:
+        from deltalake.exceptions import DeltaError
+
+        try:
+            with containing_panics(self.folder):
+                metadata, actions = table.metadata(), pa.table(table.get_add_actions(flatten=True))
+        except (DeltaError, pa.ArrowException) as error:
+            raise self._unreadable(error) from None
+        retention = self._checked(metadata.configuration)
         if table.protocol().min_writer_version > 2:
             raise LogMismatch(f"{self.folder} was upgraded to Delta features that a log cannot have")
-        actions = pa.table(table.get_add_actions(flatten=True))
         live = {
             unquote(path): Segment(self.folder / unquote(path), size, self.shards)
             for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True)
         }
         past = None if all(segment.span.exact for segment in live.values()) else self._past()
-        snapshot = SegmentSnapshot(table.version(), self.shards, live, past=past)
+        snapshot = SegmentSnapshot(
+            table.version(),
+            self.shards,
+            live,
+            past=past,
+            table=str(metadata.id),
+            last=last,
+            retention=retention,
+        )
         for before, after in itertools.pairwise(snapshot.segments):
             if past is None and not np.array_equal(before.span.heads, after.span.floors):
                 raise LogUnavailable(f"a segment is missing between {before.path} and {after.path}")
         return snapshot
+
+    def _checked(self, configuration: Mapping[str, Any]) -> Retention | None:
+        """What the configuration says of retention; `LogMismatch` if it is not that of the stream."""
+        found = configuration.get("tidings.stream"), configuration.get("tidings.shards")
+        if found != (self.stream, str(self.shards)):
+            held = f"stream {found[0]!r} with {found[1]} shards" if found[0] else "a table that is no log of tidings"
+            raise LogMismatch(f"{self.folder} holds {held}, not stream {self.stream!r} with {self.shards} shards")
+        return Retention.read(configuration)
 
     def _past(self) -> Offsets:
         """How far the shards got at least, by the files that were removed and are still there."""
@@ -194,11 +261,15 @@ class SegmentTable:
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
-            return DeltaTable(self.folder)
+            with containing_panics(self.folder):
+                return DeltaTable(self.folder)
         except TableNotFoundError:
             raise LogUnavailable(f"the log of stream {self.stream!r} is not to be found in {self.folder}") from None
         except (DeltaError, OSError) as error:
-            raise LogUnavailable(f"the log of stream {self.stream!r} in {self.folder} is unreadable: {error}") from None
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> LogUnavailable:
+        return LogUnavailable(f"the log of stream {self.stream!r} in {self.folder} is unreadable: {error}")
 
 
 def _marks(transaction: Transaction) -> Iterator[Action]:

@@ -6,12 +6,14 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds
+from tidings.storage.delta_rs import containing_panics
 from tidings_connectors.cdc import snapshot
 from tidings_connectors.cdc.snapshot import ConsistentState, Piece
 from tidings_connectors.delta_cdf.columns import column_of
@@ -36,9 +38,10 @@ class Version:
         from deltalake.exceptions import DeltaError
 
         try:
-            for batch in QueryBuilder().register("rows", self.rows).execute("SELECT * FROM rows"):
-                for start in range(0, batch.num_rows, snapshot.CHUNK_ROWS):
-                    yield self._piece(pa.record_batch(batch).slice(start, snapshot.CHUNK_ROWS))
+            with containing_panics(Path(self.rows.table_uri)):
+                for batch in QueryBuilder().register("rows", self.rows).execute("SELECT * FROM rows"):
+                    for start in range(0, batch.num_rows, snapshot.CHUNK_ROWS):
+                        yield self._piece(pa.record_batch(batch).slice(start, snapshot.CHUNK_ROWS))
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise LogUnavailable(f"table {self.schema}.{self.table} cannot be read: {error}") from None
 

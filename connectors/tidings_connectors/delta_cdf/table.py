@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds, Position
+from tidings.storage.delta_rs import containing_panics
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -35,7 +36,8 @@ class FedTable:
         from deltalake.exceptions import DeltaError
 
         try:
-            return DeltaTable(self.folder, version=version)
+            with containing_panics(self.folder):
+                return DeltaTable(self.folder, version=version)
         except (DeltaError, OSError) as error:
             if not self._commits.exists():
                 raise LogUnavailable(f"there is no Delta table in {self.folder}") from None
@@ -51,7 +53,8 @@ class FedTable:
         from deltalake.exceptions import DeltaError
 
         try:
-            found = pa.table(self.open(version).load_cdf(starting_version=version, ending_version=version))
+            with containing_panics(self.folder):
+                found = pa.table(self.open(version).load_cdf(starting_version=version, ending_version=version))
         except (DeltaError, OSError, pa.ArrowException) as error:
             if self._has_files(version):
                 raise LogUnavailable(

@@ -16,7 +16,7 @@ from tidings.collection import check_collection
 from tidings.config.spec import ApplicationSpec, Spec
 from tidings.config.yaml_lines import Key, Mistakes
 from tidings.errors import InvalidConfig, LogMismatch, TidingsError
-from tidings.logs import create_log, open_log
+from tidings.logs import create_log, is_tailed, open_log, redefine_log
 from tidings.pipelines.check import check_stage
 from tidings.plugins import load
 from tidings.publisher.balancing import strategy
@@ -90,12 +90,23 @@ def execute(action: Action, cluster: Cluster) -> None:
     if action.kind == "stream" and (action.before or {}).get("options") != action.after.get("options"):
         # Whatever is wrong with them is told before publishers go by them.
         create_log(StreamDefinition.from_json(action.after)).close()
+    told = action.kind == "stream" and _is_retained_otherwise(action.before or {}, action.after)
+    if told:
+        redefine_log(StreamDefinition.from_json(action.after))
     place = (f"{action.kind}s", action.name)
     tree, before, after = cluster.coordination, action.before, action.after
     # Where nothing is known there may still be a node, made only to hold those below it.
     done = (before is None and tree.create(after, *place)) or tree.replace(after, before, *place)
     if not done:
+        if told:
+            redefine_log(cluster.stream(action.name).definition)
         raise InvalidConfig(f"{action.kind} {action.name!r} was changed since the plan was made: apply again")
+
+
+def _is_retained_otherwise(before: Mapping[str, Any], after: dict[str, Any]) -> bool:
+    """Whether a stream in a log of ours is to be kept for longer or shorter than before, which its log must know."""
+    same = all(before.get(key) == after.get(key) for key in ("retention_seconds", "retention_bytes"))
+    return not same and not is_tailed(StreamDefinition.from_json(after))
 
 
 def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -> Action:

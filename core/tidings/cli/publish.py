@@ -132,9 +132,11 @@ class Publication:
             self.published += rows
 
     def _add(self, line: bytes) -> None:
-        from tidings.updates import check_row
+        from tidings.updates import TOMBSTONE, check_row
 
         row = parse_line(line)
+        if row.get("kind") == TOMBSTONE:  # of a stream that was tailed: what it stands for is gone
+            return
         check_row(**row, max_payload_bytes=self._producer.options.max_payload_bytes)
         self._rows.append(row)
         self._bytes += len(line)

@@ -100,7 +100,7 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Retention(_Model):
+class RetentionSpec(_Model):
     """How long a log of ours keeps updates."""
 
     age: Seconds | None = None
@@ -121,7 +121,7 @@ class StreamSpec(_Model):
 
     shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = DEFAULT_SHARDS
     log: Annotated[str, AfterValidator(_log)]
-    retention: Annotated[Retention, BeforeValidator(_or_empty)] = Retention()
+    retention: Annotated[RetentionSpec, BeforeValidator(_or_empty)] = RetentionSpec()
     options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
     caravans: Annotated[CaravansSpec, BeforeValidator(_or_empty)] = CaravansSpec()
     replicas: Annotated[dict[str, Annotated[str, AfterValidator(_log)]], BeforeValidator(_or_empty)] = {}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.errors import TidingsError
 from tidings.logs import WritableLog
+from tidings.offsets import Offset
 from tidings.positions import Positions
 
 if TYPE_CHECKING:
@@ -119,6 +120,6 @@ class ProgressMeter:
 def _positions(offset: Any) -> Positions | None:
     """An offset as Spark reports it, in whichever of its forms."""
     try:
-        return Positions.parse(offset) if isinstance(offset, str) else Positions.from_json(offset)
+        return (Offset.parse(offset) if isinstance(offset, str) else Offset.from_json(offset)).positions
     except TidingsError:
         return None

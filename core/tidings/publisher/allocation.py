@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from tidings.allocation_policies import AllocationPolicy, Limits, Rider, default_policy, policy
-from tidings.errors import PluginBroken, TidingsError
+from tidings.errors import ENDING, PluginBroken, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log, TailedLog
 from tidings.positions import Position
@@ -134,7 +134,9 @@ class Allocation:
                 self._allocate()
             except TidingsError as error:
                 self._on_trouble(error)
-            except Exception:
+            except ENDING:
+                raise
+            except BaseException:
                 logger.exception("flows of stream %r cannot be allocated to caravans", self._stream)
             self._stopped.wait(LEAST_INTERVAL_S)
             self._now.wait(INTERVAL_S)

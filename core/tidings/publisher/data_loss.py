@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from tidings.logs import Log, TailedLog
-from tidings.positions import Position
+from tidings.positions import Bounds, Position
 from tidings.publisher.flow_session import FlowSession
 from tidings.publisher.outbox import Outbox
 
@@ -35,6 +35,19 @@ class DataLoss:
                 self._outbox.carry_out(one, effects)
             if effects:
                 logger.warning("flow %s: %s to %s are lost", one.flow, first, last)
+
+    def made_anew(self, sessions: Iterable[FlowSession], identity: str | None, bounds: Mapping[int, Bounds]) -> bool:
+        """Have the flows begin anew that stand in another log than this one; False if there are none."""
+        found = False
+        for one in sessions:
+            with one.lock:
+                last = one.sent
+                effects = one.check_log(identity, bounds[one.shard].floor)
+                self._outbox.carry_out(one, effects)
+            if effects:
+                logger.error("flow %s: the log was deleted and made anew; all up to %s is void", one.flow, last)
+                found = True
+        return found
 
     def restored(self, sessions: Iterable[FlowSession], lost: Lost) -> None:
         """The log ends before the place where the flows stand, since it was made anew or restored.

@@ -102,8 +102,9 @@ class Ride:
 class FlowSession:
     """A flow that this publisher owns, from taking it until the ownership ends. To be called with `lock` held.
 
-    `lock` is the one that all flows of a stream share. `holder` is the subscriber that had the flow before, and
-    `skipped` how many updates a realtime application missed while nobody sent the flow.
+    `lock` is the one that all flows of a stream share. `holder` is the subscriber that had the flow before, `skipped`
+    how many updates a realtime application missed while nobody sent the flow, and `log_identity` tells in which log the
+    datamarker is.
     """
 
     def __init__(
@@ -117,6 +118,7 @@ class FlowSession:
         *,
         holder: str | None = None,
         skipped: int = 0,
+        log_identity: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.flow = flow
@@ -130,6 +132,8 @@ class FlowSession:
         self.state = IDLE
         self.marker = marker
         """What is acknowledged and written: where the flow starts again after a fault."""
+        self.log_identity = log_identity
+        """In which log the flow stands; None if that is not known."""
         self.sent = marker
         """Up to where updates were sent, or left out by the filter."""
         self._told = marker  # up to where the subscriber knows of what was sent
@@ -382,18 +386,28 @@ class FlowSession:
         return [self._send("loss", first=pair(first), last=pair(last)), self._report()]
 
     def go_back(self, first: Position, last: Position, floor: Position) -> Effects:
-        """The datastore was restored from an older copy: these are lost, and the flow begins again at `floor`.
+        """The log was made anew or restored from an older copy: these are lost, and the flow begins again at `floor`.
 
         If its datamarker is before that, it begins there, and the next read tells what is missing in between. In
         ZooKeeper the datamarker is the old one until the next is acknowledged.
         """
         if self.state is not OPEN or self.sent < first:
             return NOTHING
-        self._lost = f"{first} to {last} were lost when the log was restored"
+        self._lost = f"{first} to {last} were lost when the log was made anew or restored"
         effects: Effects = [self._send("loss", first=pair(first), last=pair(last)), self._report()]
         self.marker, self._restored_in = min(self.marker, floor), self.turn
         self._fail(self._lost)
         return effects
+
+    def check_log(self, identity: str | None, floor: Position) -> Effects:
+        """This is the log that is read now. If the flow stands in another, made anew since, it begins at `floor`.
+
+        All that was in the other one is lost, whether the subscriber has it or not.
+        """
+        if self.state is not OPEN or identity is None or identity == self.log_identity:
+            return NOTHING
+        known, self.log_identity = self.log_identity, identity
+        return NOTHING if known is None else self.go_back(Position(0), self.sent, floor)
 
     def park(self, reason: str) -> Effects:
         """Leave the flow alone, which cannot go on: its datamarker goes back by an operator's word only."""

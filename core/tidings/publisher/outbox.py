@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from tidings.datamarkers import Datamarker
-from tidings.errors import CoordinationUnavailable, TidingsError
+from tidings.errors import ENDING, CoordinationUnavailable, TidingsError
 from tidings.publisher.flow_session import Effects, FlowSession, Send, WriteHolder, WriteMarker
 from tidings.publisher.ownership import Ownership
 
@@ -76,7 +76,9 @@ class Outbox:
     def _begin(self, write: _Write) -> Finish:
         try:
             return self._begun(*write)
-        except Exception:  # the other flows go on
+        except ENDING:
+            raise
+        except BaseException:  # the other flows go on
             logger.exception("flow %s", write.session.flow)
             return self._failed
 
@@ -89,7 +91,7 @@ class Outbox:
             if isinstance(effect, WriteMarker):
                 if not session.to_be_written(effect):
                     return lambda: True
-                marker = Datamarker.now(effect.position, session.epoch)
+                marker = Datamarker.now(effect.position, session.epoch, session.log_identity)
                 return self._ownership.begin_write(session.flow, session.epoch, "datamarker", marker.to_json())
             if effect.record["id"] != session.holder:
                 return lambda: True  # the flow was assigned anew meanwhile, which this must not undo
@@ -98,12 +100,19 @@ class Outbox:
     def _finish(self, write: _Write, finish: Finish) -> None:
         session, effect = write
         try:
-            owned = finish()
-        except TidingsError as error:
-            logger.info("flow %s: %s", session.flow, error)
+            self._finished(session, effect, finish)
+        except ENDING:
+            raise
+        except BaseException as error:
+            if isinstance(error, TidingsError):
+                logger.info("flow %s: %s", session.flow, error)
+            else:
+                logger.exception("flow %s", session.flow)
             with session.lock:
                 session.write_failed()
-            return
+
+    def _finished(self, session: FlowSession, effect: WriteMarker | WriteHolder, finish: Finish) -> None:
+        owned = finish()
         if not owned:
             self.replaced(session)
         elif isinstance(effect, WriteMarker):

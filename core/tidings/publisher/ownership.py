@@ -91,21 +91,26 @@ class Wanted(NamedTuple):
 
     `start` says where it goes on, given its datamarker, or begins, given None. That is written with the ownership: if
     we die before the first acknowledgement, the next owner must not start later. `defined` is the version of the
-    application's definition; with a newer one the flow is not taken, but looked at again.
+    application's definition; with a newer one the flow is not taken, but looked at again. `log` is the log's identity.
     """
 
     flow: Flow
     start: Callable[[Position | None], Position]
     defined: int = -1
+    log: str | None = None
 
 
 class Taken(NamedTuple):
-    """A flow that was taken: its epoch, where it goes on, where it stood before, and which subscriber held it."""
+    """A flow that was taken: its epoch, where it goes on, where it stood before, and which subscriber held it.
+
+    `log` says in which log it stands there, if that is known.
+    """
 
     epoch: int
     position: Position
     before: Position | None
     holder: str | None
+    log: str | None = None
 
 
 def _holder(path: str, value: dict[str, Any] | None) -> str | None:
@@ -154,7 +159,8 @@ class Ownership:
             return None, None
         try:
             known, holder = (decode(place[name], found[name][0]) if found[name] else None for name in _READ)
-            before = Datamarker.from_json(known).position if known is not None else None
+            stood = Datamarker.from_json(known) if known is not None else None
+            before = stood.position if stood else None
             position = wanted.start(before)
             held_by = _holder(place["subscriber"], holder)
         except Exception as error:  # noqa: BLE001 - whatever is in there, the other flows are taken
@@ -173,14 +179,15 @@ class Ownership:
             transaction.create(place["epoch"], encode({}))
         transaction.set_data(place["epoch"], encode({}), epoch - 1)
         transaction.create(place["owner"], encode({"publisher": self._member, **record}), ephemeral=True)
-        marker = encode(Datamarker.now(position, epoch).to_json())
+        log = stood.log if stood and stood.log is not None and position == before else wanted.log
+        marker = encode(Datamarker.now(position, epoch, log).to_json())
         if not found["datamarker"]:
             transaction.create(place["datamarker"], marker)
         elif position != before:
             transaction.set_data(place["datamarker"], marker)
         if not found["subscriber"]:
             transaction.create(place["subscriber"], b"")
-        return Taken(epoch, position, before, held_by), transaction.commit_async()
+        return Taken(epoch, position, before, held_by, log), transaction.commit_async()
 
     def release(self, flow: Flow, epoch: int) -> bool:
         """Stop being the owner; False if that was over already."""

@@ -26,7 +26,7 @@ from tidings.coordination.lease import Lease
 from tidings.coordination.membership import Membership
 from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
-from tidings.errors import CoordinationUnavailable, PublisherExists, TidingsError
+from tidings.errors import ENDING, CoordinationUnavailable, PublisherExists, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log, containing_errors, open_log
 from tidings.names import check_name
@@ -219,7 +219,9 @@ class Publisher:
             except TidingsError as error:
                 self._stale = True
                 logger.info("publisher %s: %s", self.name, error)
-            except Exception:
+            except ENDING:
+                raise
+            except BaseException:
                 self._stale = True
                 logger.exception("publisher %s: a step of its control failed", self.name)
                 self._closed.wait(1.0)
@@ -227,9 +229,9 @@ class Publisher:
     def _place(self, application: Application, flows: list[Flow], replan: bool) -> None:
         try:
             self._assignment.place(application, flows, rebalance=replan)
-        except CoordinationUnavailable:
+        except (CoordinationUnavailable, *ENDING):
             raise
-        except Exception as error:  # a balancer may be anybody's: the other applications go on
+        except BaseException as error:  # a balancer may be anybody's: the other applications go on
             if self._misplaced.get(application.name) != repr(error):
                 logger.exception("the flows of application %r cannot be placed", application.name)
             self._misplaced[application.name] = repr(error)
@@ -294,11 +296,12 @@ class Publisher:
 
     def _take(self, flows: list[Flow], applications: Mapping[str, Application]) -> bool:
         """Become the owner of flows; False if one should be tried again, though nothing in ZooKeeper changes."""
-        bounds = {}
+        bounds, identities = {}, {}
         for stream in {flow.stream for flow in flows} & self._pumps.running.keys():
             try:
                 with containing_errors(stream):
                     bounds[stream] = self._pumps.running[stream].log.bounds()
+                    identities[stream] = self._pumps.running[stream].log_identity
             except TidingsError as error:
                 self._pumps.give_up(stream, str(error))
                 self._release_given_up()
@@ -310,7 +313,12 @@ class Publisher:
                 return starting_position(applications[flow.application], flow, log, held, before)
 
         wanted = [
-            Wanted(flow, functools.partial(start, flow), self._nodes.version("applications", flow.application))
+            Wanted(
+                flow,
+                functools.partial(start, flow),
+                self._nodes.version("applications", flow.application),
+                identities[flow.stream],
+            )
             for flow in flows
         ]
         taken = self._ownership.take(wanted, {"host": socket.gethostname(), "pid": os.getpid()})
@@ -333,6 +341,7 @@ class Publisher:
             self._options,
             holder=taken.holder,
             skipped=skipped,
+            log_identity=taken.log,
         )
         pump.add(session)
         logger.info("publisher %s owns %s, epoch %d, from %s", self.name, flow, taken.epoch, taken.position)

@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from tidings.applications import Application
-from tidings.errors import DeliveryFailed, LogRestored, PositionsLost, TidingsError
+from tidings.errors import ENDING, DeliveryFailed, LogRestored, PositionsLost, TidingsError
 from tidings.flows import Flow
-from tidings.logs import Log, TailedLog, containing_errors
+from tidings.logs import Log, TailedLog, containing_errors, identity_of
 from tidings.positions import Bounds, Position, Positions
 from tidings.publisher.allocation import Allocation
 from tidings.publisher.bulk import BULK_LIMIT_ROWS, BULK_ROWS
@@ -82,6 +82,11 @@ class Pump:
         """The log that is read."""
         return self._log
 
+    @property
+    def log_identity(self) -> str | None:
+        """Which log it was when it was last looked at, if that can be told."""
+        return identity_of(self._log, self.stream)
+
     def sessions(self) -> list[FlowSession]:
         """The flows that are being sent; those whose ownership has ended are left behind."""
         with self.lock:
@@ -120,7 +125,9 @@ class Pump:
                     self._note_trouble(error)
                     busy = False
                     self._stopped.wait(RETRY_S)
-                except Exception:
+                except ENDING:
+                    raise
+                except BaseException:
                     logger.exception("a caravan failed, and tries again")
                     busy = False
                     self._stopped.wait(RETRY_S)
@@ -132,7 +139,7 @@ class Pump:
     def step(self, caravan: Caravan) -> bool:
         """Read what comes next and send it to the flows of the caravan; False if there was nothing."""
         with containing_errors(self.stream.name):
-            bounds = self._log.bounds()
+            bounds, identity = self._log.bounds(), self.log_identity
         if bounds is caravan.idle_at:
             return False
         caravan.idle_at = None if self._tailed else bounds
@@ -143,21 +150,26 @@ class Pump:
             rides = {one: one.ride for one in self.flows.values() if one.ride and one.ride.caravan is caravan}
         if not rides:
             return False
+        if self._data_loss.made_anew(rides, identity, bounds):
+            caravan.idle_at = None
+            return True
         backlog = self._backlog(rides, bounds)
         rest = {one: ride for one, ride in rides.items() if one not in backlog}
         # What fails is tried again though the log does not change, and so is a flow that is not drained yet.
         again = True
         try:
-            busy = self._read_and_send(caravan, rest) if rest else False
-            busy |= self._send_in_bulk(caravan, backlog) if backlog else False
+            busy = self._read_and_send(caravan, rest, identity) if rest else False
+            busy |= self._send_in_bulk(caravan, backlog, identity) if backlog else False
             again = busy or bool(backlog)
-        except LogRestored as error:
-            if self.stream.replicas:
-                raise  # this one is not as far yet as the one that was read before
-            self._data_loss.restored(rides, error.lost)
-            return True
         except PositionsLost as error:
-            self._data_loss.truncated(rides, error.lost)
+            if self.log_identity != identity:
+                return True  # it was made anew meanwhile, which the next step finds
+            if not isinstance(error, LogRestored):
+                self._data_loss.truncated(rides, error.lost)
+            elif self.stream.replicas:
+                raise  # this one is not as far yet as the one that was read before
+            else:
+                self._data_loss.restored(rides, error.lost)
             return True
         finally:
             if again:
@@ -173,10 +185,12 @@ class Pump:
             behind = sum(bounds[one.shard].head.seq - one.sent.seq for one in reliable)
         return reliable if behind >= self._bulk_rows else {}
 
-    def _read_and_send(self, caravan: Caravan, rides: Rides) -> bool:
+    def _read_and_send(self, caravan: Caravan, rides: Rides, identity: str | None) -> bool:
         with containing_errors(self.stream.name):
             rows, upto = caravan.reader.read(Positions(self._stands(rides)), self._read_rows)
         self._trouble = None
+        if self.log_identity != identity:
+            return True  # it was made anew meanwhile, and these are perhaps other updates than those that come next
         with self.lock:
             self.bytes_read += rows.nbytes
         self.allocation.count(caravan, len(rows), rows.nbytes)
@@ -197,7 +211,7 @@ class Pump:
                 stands[one.shard] = min(stands.get(one.shard, one.sent), one.sent)
         return stands
 
-    def _send_in_bulk(self, caravan: Caravan, rides: Rides) -> bool:
+    def _send_in_bulk(self, caravan: Caravan, rides: Rides, identity: str | None) -> bool:
         """Let Spark's executors send to flows that are drained; what fails is sent again from their datamarkers."""
         with self.lock:
             group = {one: ride for one, ride in rides.items() if one.ride is ride and one.drained}
@@ -205,17 +219,19 @@ class Pump:
         if not group:
             return False
         try:
-            self._run_bulk_job(group)
+            self._run_bulk_job(group, identity)
         finally:
             caravan.bulk = False
         return True
 
-    def _run_bulk_job(self, group: Rides) -> None:
+    def _run_bulk_job(self, group: Rides, identity: str | None) -> None:
         assert self._bulk is not None
         after = self._only(self._stands(group))
         upto = self._log.reach(after, BULK_LIMIT_ROWS)
         try:
             self._bulk(self._log, after, upto, list(group))
+            if self.log_identity != identity:
+                raise DeliveryFailed(f"the log of stream {self.stream.name!r} was made anew during a large step")
         except DeliveryFailed as error:
             logger.warning("%s", error)
             with self.lock:

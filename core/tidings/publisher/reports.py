@@ -16,7 +16,7 @@ from typing import Any
 from tidings.allocation_policies import Limits
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
-from tidings.errors import InvalidOption, TidingsError
+from tidings.errors import ENDING, InvalidOption, TidingsError
 from tidings.flows import Flow
 from tidings.logs import TailedLog
 from tidings.positions import Position, Positions
@@ -77,10 +77,12 @@ class Reporter:
                     self._apply(stream, pump)
                     self._report(stream, pump)
                     self._confirm(stream, pump)
-                except Exception as error:  # noqa: BLE001 - it harms this stream alone
+                except ENDING:
+                    raise
+                except BaseException as error:  # noqa: BLE001 - it harms this stream alone
                     self._log_once(stream, error)
 
-    def _log_once(self, stream: str, error: Exception) -> None:
+    def _log_once(self, stream: str, error: BaseException) -> None:
         trouble = f"{type(error).__name__}: {error}"
         if self._troubles.get(stream) != trouble:
             ours = isinstance(error, TidingsError)

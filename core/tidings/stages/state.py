@@ -20,6 +20,7 @@ from tidings.errors import InvalidOption, LogMismatch, LogUnavailable
 from tidings.names import check_name
 from tidings.storage import delta_staging
 from tidings.storage.delta_commits import Action, Commits, added, done, milliseconds
+from tidings.storage.delta_rs import containing_panics
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -115,7 +116,9 @@ class Table:
         names = list(columns) if columns is not None else self.schema.names
         if table is None:
             return self.schema.empty_table().select(names)
-        return pa.table(table.to_pyarrow_table(columns=names)).cast(pa.schema([self.schema.field(n) for n in names]))
+        with containing_panics(self.folder):
+            rows = pa.table(table.to_pyarrow_table(columns=names))
+        return rows.cast(pa.schema([self.schema.field(name) for name in names]))
 
     def scan(self, spark: SparkSession) -> DataFrame:
         """The rows as a DataFrame, read in parallel by Spark; worth it for a large table only."""
@@ -220,8 +223,9 @@ class Table:
             configuration={**CONFIGURATION, **self._fixed},
         )
         self._head.commits.check()
-        table = DeltaTable(self.folder)
-        self._check_fixed(table)
+        with containing_panics(self.folder):
+            table = DeltaTable(self.folder)
+            self._check_fixed(table)
         return table
 
     def _before(self) -> DeltaTable | None:
@@ -231,9 +235,10 @@ class Table:
         if self._head.commits.newest() < 0:
             return None
         self._head.commits.check()
-        table = DeltaTable(self.folder)
-        while self._done(table):
-            table.load_as_version(table.version() - 1)
+        with containing_panics(self.folder):
+            table = DeltaTable(self.folder)
+            while self._done(table):
+                table.load_as_version(table.version() - 1)
         return table
 
     def _check_fixed(self, table: DeltaTable) -> None:

@@ -14,15 +14,13 @@ import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tidings.errors import LogUnavailable
 from tidings.storage.durable import sync_folder
 
 Action = dict[str, Any]
 """A line of a commit, as Delta's protocol has it."""
-
-Sign = tuple[int, int, int]
 
 ENGINE = "tidings"
 CHECKSUM = "tidings.crc32"  # of all lines of a commit but the first, which says it; of a checkpoint, in its hint
@@ -33,6 +31,19 @@ class OutcomeUnknown(LogUnavailable):
     """A commit was made, and it is not known whether it is on the disk."""
 
 
+class Fingerprint(NamedTuple):
+    """By which the file of a version is told from another of that name: the table may be made anew, or restored.
+
+    The first two are known without a look into the file. They may change by themselves, as in a copy; the checksum of
+    its content says then whether it is the same.
+    """
+
+    path: Path
+    inode: int
+    modified_ns: int
+    checksum: int
+
+
 class Commits:
     """The commits of the table in a folder."""
 
@@ -40,10 +51,11 @@ class Commits:
         self._table = folder
         self.folder = folder / "_delta_log"
 
-    def put(self, version: int, actions: Sequence[Action]) -> bool:
-        """Make this the table's next version; False, and nothing changed, if another writer made that version.
+    def put(self, version: int, actions: Sequence[Action], after: Fingerprint | None = None) -> Fingerprint | None:
+        """Make this the table's next version; None, and nothing changed, if another writer made that version.
 
-        After an `OutcomeUnknown` the commit may be seen, and all that it names must stay.
+        None also if `after`, which is to be the version before, is not there, or not any more. After an
+        `OutcomeUnknown` the commit may be seen, and all that it names must stay.
         """
         lines = "\n".join(json.dumps(action) for action in actions if "commitInfo" not in action).encode()
         info = {"timestamp": milliseconds(), "operation": "WRITE", "engineInfo": ENGINE, CHECKSUM: zlib.crc32(lines)}
@@ -54,14 +66,17 @@ class Commits:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
+                made = _fingerprint(self._path(version), os.fstat(file.fileno()), content)
             sync_folder(self._table)  # the names of its files, before a commit speaks of them
-            return self._link(draft, version)
+            return made if self._link(draft, version, after) else None
         finally:
             with contextlib.suppress(OSError):  # maintenance deletes what is left
                 draft.unlink()
 
-    def _link(self, draft: Path, version: int) -> bool:
+    def _link(self, draft: Path, version: int, after: Fingerprint | None) -> bool:
         path = self._path(version)
+        if not self._follows(after):
+            return False
         try:
             os.link(draft, path)
         except OSError as error:
@@ -71,8 +86,10 @@ class Commits:
                     return False
                 raise
         try:
-            if self._made_before(draft, version):
-                path.unlink()
+            if self._made_before(draft, version) or not self._follows(after):
+                with contextlib.suppress(FileNotFoundError):
+                    if path.samefile(draft):
+                        path.unlink()
                 return False
             self.sync()
         except OSError as error:
@@ -93,6 +110,25 @@ class Commits:
         checkpoints = [path for path in self.folder.glob("*.checkpoint*.parquet") if _version(path) >= version]
         return any(path.stat().st_mtime_ns < linked for path in checkpoints)
 
+    def _follows(self, after: Fingerprint | None) -> bool:
+        return after is None or self.is_there(after)
+
+    def is_there(self, known: Fingerprint) -> bool:
+        """Whether the table still has this very file. If not, it was cleaned up, or this is another table."""
+        try:
+            found = os.stat(known.path)
+        except FileNotFoundError:
+            return False
+        if (found.st_ino, found.st_mtime_ns) == (known.inode, known.modified_ns):
+            return True
+        again = _taken(known.path)
+        return again is not None and again[0].checksum == known.checksum
+
+    def fingerprint(self, version: int) -> Fingerprint | None:
+        """That of the commit of a version, or of its checkpoint if the commit was cleaned up; None without either."""
+        paths = (self._path(version), *self._checkpoints(version))
+        return next((taken[0] for path in paths if (taken := _taken(path))), None)
+
     def sync(self) -> None:
         """Make sure of the commits that are seen, whoever made them."""
         for wait in SYNC_RETRIES_S:
@@ -103,10 +139,15 @@ class Commits:
 
     def read(self, version: int) -> list[Action] | None:
         """A commit; None if it is not there, or not any more."""
-        try:
-            content = self._path(version).read_bytes()
-        except FileNotFoundError:
-            return None
+        found = self.take(version)
+        return None if found is None else found[1]
+
+    def take(self, version: int) -> tuple[Fingerprint, list[Action]] | None:
+        """A commit, and by what it is known again; None if it is not there, or not any more."""
+        found = _taken(self._path(version))
+        return None if found is None else (found[0], self._actions(version, found[1]))
+
+    def _actions(self, version: int, content: bytes) -> list[Action]:
         try:
             actions = [json.loads(line) for line in content.splitlines() if line.strip()]
         except ValueError:
@@ -118,14 +159,6 @@ class Commits:
             raise LogUnavailable(f"commit {self._path(version)} is damaged: restore it, or the table")
         return actions
 
-    def sign(self, version: int) -> Sign | None:
-        """What tells a commit from any other that ever has its name; None if it is not there, or not any more."""
-        try:
-            found = self._path(version).stat()
-        except FileNotFoundError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size
-
     def needed(self) -> list[Path]:
         """The files that tell of the newest version: the last checkpoint, and the commits after it."""
         since = self.checkpointed()
@@ -135,17 +168,14 @@ class Commits:
     def check(self) -> None:
         """Raise `LogUnavailable` if the last checkpoint, or a commit after it, is not whole.
 
-        delta-rs reads a torn commit as an empty one, and of a checkpoint whatever it finds in it.
+        delta-rs reads a torn commit as empty; of a checkpoint it takes what it finds, or panics.
         """
         hint = self._hint()
         since = hint.get("version", -1)
         known = hint.get("tags", {}).get(CHECKSUM)
-        with contextlib.suppress(FileNotFoundError):  # delta-rs finds an older one, or says what is missing
-            if known is not None and known != self.checkpoint_checksum(since):
-                raise LogUnavailable(
-                    f"checkpoint {self._checkpoint(since)} is not the one that _last_checkpoint tells of: "
-                    "restore both, or the table"
-                )
+        if known is not None and known != self.checkpoint_checksum(since) and since == self.checkpointed():
+            names = ", ".join(map(str, self._checkpoints(since))) or f"of version {since}"
+            raise LogUnavailable(f"checkpoint {names} is damaged or missing: restore it, or the table")
         for path in self.folder.glob("[0-9]*.json"):
             if _version(path) > since:
                 self.read(_version(path))
@@ -157,7 +187,10 @@ class Commits:
 
     def checkpoint_checksum(self, version: int) -> str:
         """The checksum of a checkpoint, as its hint has it."""
-        return f"{zlib.crc32(self._checkpoint(version).read_bytes()):08x}"
+        checksum = 0
+        for path in self._checkpoints(version):
+            checksum = zlib.crc32(path.read_bytes(), checksum)
+        return f"{checksum:08x}"
 
     def _hint(self) -> Action:
         """What is said of the last checkpoint; nothing if there is none."""
@@ -169,6 +202,9 @@ class Commits:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError):
             raise LogUnavailable(f"{path} is empty or torn: delete it; the checkpoint is found without") from None
+
+    def _checkpoints(self, version: int) -> list[Path]:
+        return sorted(self.folder.glob(f"{version:020}.checkpoint*.parquet"))
 
     def newest(self) -> int:
         """The newest version that there is a commit or a checkpoint of; -1 if there is none."""
@@ -187,13 +223,24 @@ class Commits:
     def _path(self, version: int) -> Path:
         return self.folder / f"{version:020}.json"
 
-    def _checkpoint(self, version: int) -> Path:
-        return self.folder / f"{version:020}.checkpoint.parquet"
-
 
 def _version(path: Path) -> int:
     """The version that a file of the log belongs to."""
     return int(path.name.partition(".")[0])
+
+
+def _taken(path: Path) -> tuple[Fingerprint, bytes] | None:
+    """A file with its fingerprint; None if it is not there."""
+    try:
+        with open(path, "rb") as file:
+            status, content = os.fstat(file.fileno()), file.read()
+    except FileNotFoundError:
+        return None
+    return _fingerprint(path, status, content), content
+
+
+def _fingerprint(path: Path, status: os.stat_result, content: bytes) -> Fingerprint:
+    return Fingerprint(path, status.st_ino, status.st_mtime_ns, zlib.crc32(content))
 
 
 def is_ours(commit: Sequence[Action]) -> bool:

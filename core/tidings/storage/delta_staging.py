@@ -20,6 +20,7 @@ from urllib.parse import unquote
 
 from tidings.storage import durable
 from tidings.storage.delta_commits import CHECKSUM, Action, Commits
+from tidings.storage.delta_rs import containing_panics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +38,7 @@ def create(folder: Path, schema: pa.Schema, **options: Any) -> None:
     if commits.newest() >= 0:
         return
     durable.make_folder(commits.folder)
-    with _stand_in(folder) as place:
+    with containing_panics(folder), _stand_in(folder) as place:
         DeltaTable.create(place, schema, raise_if_key_not_exists=False, **options)
         commits.put(0, Commits(place).read(0) or [])
 
@@ -46,7 +47,7 @@ def write(folder: Path, change: Callable[[DeltaTable], object]) -> bool:
     """Carry out a change that makes one commit; False, and nothing changed, if another writer came first."""
     with _stand_in(folder, files=True) as place:
         version, actions = _changed(folder, place, change)
-        return Commits(folder).put(version, actions)
+        return Commits(folder).put(version, actions) is not None
 
 
 def rewrite(folder: Path, change: Callable[[DeltaTable], object]) -> bool:
@@ -72,9 +73,10 @@ def _changed(folder: Path, place: Path, change: Callable[[DeltaTable], object]) 
     """Have a change made to the stand-in; the version of its commit and what that says. Its files are the table's."""
     from deltalake import DeltaTable
 
-    table = DeltaTable(place)
-    version = table.version() + 1
-    change(table)
+    with containing_panics(folder):
+        table = DeltaTable(place)
+        version = table.version() + 1
+        change(table)
     actions = Commits(place).read(version) or []
     for action in actions:
         if add := action.get("add"):
@@ -92,7 +94,7 @@ def checkpoint(folder: Path) -> None:
     from deltalake import DeltaTable
 
     commits = Commits(folder)
-    with _stand_in(folder) as place:
+    with containing_panics(folder), _stand_in(folder) as place:
         table = DeltaTable(place)
         version = table.version()
         table.create_checkpoint()
@@ -105,7 +107,8 @@ def checkpoint(folder: Path) -> None:
             hint["tags"] = {CHECKSUM: commits.checkpoint_checksum(version)}
             draft = commits.folder / f".{place.name}.tmp"
             durable.replace(commits.folder / "_last_checkpoint", draft, lambda path: path.write_text(json.dumps(hint)))
-    DeltaTable(folder).cleanup_metadata()
+    with containing_panics(folder):
+        DeltaTable(folder).cleanup_metadata()
 
 
 def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
@@ -116,8 +119,10 @@ def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
     from deltalake import DeltaTable
 
     Commits(folder).check()
-    table = DeltaTable(folder)
-    for name in table.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False, full=full):
+    with containing_panics(folder):
+        table = DeltaTable(folder)
+        dead = table.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False, full=full)
+    for name in dead:
         (folder / unquote(name)).unlink(missing_ok=True)
 
 

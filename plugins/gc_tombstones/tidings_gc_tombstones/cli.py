@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,8 @@ from tidings.cli.output import emit, note, print_table
 from tidings.errors import InvalidOption, TidingsError
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from tidings.cluster import Cluster
     from tidings.streams import Stream
     from tidings_gc_tombstones.collector import Collector
@@ -47,22 +50,22 @@ def run_command(
     """
     from tidings.runtime.session import session
 
-    done = []
+    done: list[dict[str, Any]] = []
+    failed: list[str] = []
     with connected(zookeeper, timeout) as cluster:
         for one in _collected(cluster, stream):
-            read = collected = 0
-            refused: dict[tuple[int, int], str] = {}
-            with _collector(cluster, one) as collector:
-                for step in collector.run(session):
-                    read, collected = read + step.read_rows, collected + step.gone.count
-                    refused |= {(each.shard, each.seq): each.reason for each in step.refused}
-                    if not json:
-                        note(f"{one.name}: {read:,} updates read, {collected:,} collected")
-            for (shard, seq), reason in refused.items():
-                note(f"{one.name}: the gc event at {seq} of shard {shard} collects nothing: {reason}")
-            done.append({"stream": one.name, "read": read, "collected": collected, "refused": len(refused)})
+            try:
+                done.append(_run(cluster, one, session))
+            except TidingsError as error:
+                if stream is not None:
+                    raise
+                failed.append(f"{one.name}: {error}")
     rows = [tuple(each.values()) for each in done]
     emit(done, json, lambda: print_table(["STREAM", "READ", "COLLECTED", "REFUSED"], rows))
+    for problem in failed:
+        note(f"not collected: {problem}")
+    if failed:
+        raise typer.Exit(1)
 
 
 @gc.command("plan", short_help="Show what would be collected.")
@@ -115,6 +118,21 @@ def status_command(
         for one in found
     ]
     emit(found, json, lambda: print_table(columns, rows))
+
+
+def _run(cluster: Cluster, stream: Stream, session: Callable[[], SparkSession]) -> dict[str, Any]:
+    """Collect one stream, with a line for each step beyond the first."""
+    read = collected = steps = 0
+    refused: dict[tuple[int, int], str] = {}
+    with _collector(cluster, stream) as collector:
+        for step in collector.run(session):
+            steps, read, collected = steps + 1, read + step.read_rows, collected + step.gone.count
+            refused |= {(each.shard, each.seq): each.reason for each in step.refused}
+            if steps > 1:
+                note(f"{stream.name}: {read:,} updates read, {collected:,} collected")
+    for (shard, seq), reason in refused.items():
+        note(f"{stream.name}: the gc event at {seq} of shard {shard} collects nothing: {reason}")
+    return {"stream": stream.name, "read": read, "collected": collected, "refused": len(refused)}
 
 
 def _status(stream: Stream) -> dict[str, Any]:

@@ -65,6 +65,7 @@ class Collection:
     refused: tuple[RefusedEvent, ...] = ()
     read_rows: int = 0
     seconds: float = 0.0
+    after: int = -1  # the log's last transaction, when the step began
     places: KeyPlaces | None = None
     marks: KeyPlaces | None = None
 
@@ -158,7 +159,7 @@ class Collector:
             logger.info("stream %r: its index does not belong to the log, and is made anew", self.stream.name)
             self._index.clear()
         gone = step.gone
-        self._log.collect(gone, Transaction(APPLICATION, number))
+        self._log.collect(gone, Transaction(APPLICATION, number), step.after)
         now = {
             "step": number,
             "key": self._named_key,
@@ -186,7 +187,7 @@ class Collector:
 
     def _first_step(self, end: Integers, spark: SparkSession) -> Collection:
         """All that there is, by Spark."""
-        began = time.monotonic()
+        began, last = time.monotonic(), self._log.last_transaction(APPLICATION)
         floors = self._floors()
         rows = self._log.scan(spark, _positions(floors), _positions(end))
         by_policy, places = spark_history.obsolete(rows, self.policies.keyed, self._key or DEFAULT_KEY)
@@ -195,10 +196,12 @@ class Collector:
             events, refused = self._events(spark_history.explicit_rows_of(rows))
             by_policy["events"], more = self._by_events(events, None, False)
             refused += more
-        return self._finished(began, floors, end, floors, by_policy, refused, int((end - floors).sum()), places, None)
+        return self._finished(
+            began, last, floors, end, floors, by_policy, refused, int((end - floors).sum()), places, None
+        )
 
     def _step(self, end: Integers, limit: int | None) -> Collection:
-        began = time.monotonic()
+        began, last = time.monotonic(), self._log.last_transaction(APPLICATION)
         note = self._seen()
         floors = self._floors()
         after = np.maximum(np.array(note.get("upto", floors.tolist()), np.int64), floors)
@@ -217,11 +220,12 @@ class Collector:
             by_policy["events"] = found
             refused += more
         prefix = np.maximum(np.array(note.get("prefix", floors.tolist()), np.int64), floors)
-        return self._finished(began, floors, upto, prefix, by_policy, refused, len(rows), places, marks)
+        return self._finished(began, last, floors, upto, prefix, by_policy, refused, len(rows), places, marks)
 
     def _finished(
         self,
         began: float,
+        after: int,
         floors: Integers,
         upto: Integers,
         prefix: Integers,
@@ -238,7 +242,7 @@ class Collector:
             prefix = np.maximum.reduce([prefix, *reached.values()])
         by_policy = {name: gone.within(floors, upto - 1) for name, gone in by_policy.items()}
         seconds = time.monotonic() - began
-        return Collection(upto, prefix, by_policy, tuple(refused), read_rows, seconds, places, marks)
+        return Collection(upto, prefix, by_policy, tuple(refused), read_rows, seconds, after, places, marks)
 
     def _read(self, after: Integers, upto: Integers) -> pa.Table:
         """The updates between, without their payloads."""

@@ -12,6 +12,7 @@ import itertools
 
 import pyarrow as pa
 
+from tidings.errors import InvalidOption
 from tidings.filters import Filter
 from tidings.logs import CollectableLog
 from tidings.stream_definition import StreamDefinition
@@ -24,7 +25,10 @@ from tidings_gc_tombstones.predicates import Predicate
 
 def check(stream: StreamDefinition) -> None:
     """Raise `InvalidOption` if the policies of a stream cannot be."""
-    policies_of(stream.collect)
+    if not policies_of(stream.collect).named:
+        raise InvalidOption(
+            f"stream {stream.name!r} is to be collected, and no policy says what: add latest_per_key, say"
+        )
 
 
 def gc_events(stream: StreamDefinition, log: CollectableLog, predicate: str) -> pa.Table:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from tidings.errors import LogUnavailable
 from tidings.logs import Transaction, open_log
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import held, make_updates
+from tidings_connectors.delta import maintenance
 from tidings_connectors.delta.log import DeltaLog
 
 
@@ -120,6 +123,65 @@ def test_a_segment_that_is_missing_is_an_error(log: DeltaLog, definition: Stream
     for seed in range(3):
         log.append(make_updates(5, seed=seed))
     middle = log._table.refresh().segments[1]
-    assert log._table.commit(4, remove=[middle])
+    assert log._table.commit(log._table.refresh(), remove=[middle])
     with pytest.raises(LogUnavailable, match="a segment is missing between"):
         open_log(definition)
+
+
+class PanicException(BaseException):
+    """As delta-rs raises it."""
+
+
+@pytest.fixture
+def checkpointed(log: DeltaLog) -> Path:
+    """The checkpoint of a log of which little else is left."""
+    for seed in range(5):
+        log.append(make_updates(20, seed=seed))
+    then = time.time() - 7200
+    for path in (log.folder / "_delta_log").iterdir():
+        os.utime(path, (then, then))
+    log.append(make_updates(20))
+    log.maintenance.checkpoint()
+    [path] = (log.folder / "_delta_log").glob("*.checkpoint.parquet")
+    return path
+
+
+def test_a_flipped_bit_of_a_checkpoint_is_an_error_that_names_it(
+    log: DeltaLog, definition: StreamDefinition, checkpointed: Path
+) -> None:
+    truth = held(log)
+    rng = random.Random(4)
+    for bit in rng.sample(range(checkpointed.stat().st_size * 8), 20):
+        flip(checkpointed, bit)
+        with pytest.raises(LogUnavailable, match=checkpointed.name):
+            open_log(definition)
+        flip(checkpointed, bit)
+    assert held(open_log(definition)) == truth
+
+
+@pytest.mark.parametrize("method", ["__init__", "metadata", "get_add_actions", "transaction_version"])
+def test_a_panic_of_delta_rs_is_an_error_that_names_the_folder_and_the_checkpoint(
+    definition: StreamDefinition, checkpointed: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("called `Option::unwrap()` on a `None` value")
+
+    monkeypatch.setattr(DeltaTable, method, panic)
+    with pytest.raises(LogUnavailable, match=rf"{checkpointed.parent.parent} .*{checkpointed.name}.*unwrap"):
+        DeltaLog.open(str(checkpointed.parent.parent), definition).last_transaction("query")
+
+
+@pytest.mark.parametrize("method", ["create_checkpoint", "cleanup_metadata", "vacuum"])
+def test_maintenance_outlives_a_panic(
+    log: DeltaLog, monkeypatch: pytest.MonkeyPatch, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def panic(*_: object, **__: object) -> None:
+        raise PanicException("attempt to subtract with overflow")
+
+    monkeypatch.setattr(DeltaTable, method, panic)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_INTERVAL_VERSIONS", 1)
+    monkeypatch.setattr(maintenance, "VACUUM_INTERVAL_VERSIONS", 1)
+    log.append(make_updates(5))
+    log.close()
+    assert "maintenance of stream 'contacts' failed" in caplog.text
+    assert "with overflow" in caplog.text

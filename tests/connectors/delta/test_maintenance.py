@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from tidings.logs import Transaction, open_log
+from tidings.logs import Transaction, create_log, open_log, redefine_log
 from tidings.positions import Position, Positions
 from tidings.storage.delta_commits import milliseconds
 from tidings.stream_definition import StreamDefinition
@@ -22,7 +23,7 @@ from tidings.updates import from_rows, shard_of
 from tidings_connectors.delta import maintenance
 from tidings_connectors.delta.log import DeltaLog
 from tidings_connectors.delta.maintenance import plan_compaction
-from tidings_connectors.delta.segments import write_segment
+from tidings_connectors.delta.segments import Segment, write_segment
 
 sizes = st.lists(st.integers(1, 3000), max_size=60)
 
@@ -239,6 +240,72 @@ def test_a_streams_own_retention_is_kept_by_its_writers(definition: StreamDefini
     log.close()
     assert any(bounds.floor.seq >= 0 for bounds in log.bounds().values())
     check_log(log, 4)
+
+
+def limited_to(definition: StreamDefinition, size: int | None) -> StreamDefinition:
+    return StreamDefinition(definition.name, definition.shards, definition.log, retention_bytes=size)
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 20_000), (20_000, None)])
+def test_a_writer_goes_by_the_retention_that_was_set_after_it_had_opened_the_log(
+    definition: StreamDefinition, before: int | None, after: int | None
+) -> None:
+    writer = create_log(limited_to(definition, before))
+    assert isinstance(writer, DeltaLog)
+    redefine_log(limited_to(definition, after))
+    assert append_many(writer, maintenance.MAINTENANCE_INTERVAL_VERSIONS).num_rows > 0
+    writer.close()
+    dropped = any(bounds.floor.seq >= 0 for bounds in writer.bounds().values())
+    assert dropped == (after is not None)
+    check_log(writer, 4)
+
+
+def test_nothing_is_dropped_by_a_retention_that_is_changed_at_that_moment(
+    definition: StreamDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = create_log(limited_to(definition, 1))
+    assert isinstance(log, DeltaLog)
+    append_many(log, 5)
+
+    def changing(segments: list[Segment], *limits: float | None) -> int:
+        assert list(limits) == [None, 1]
+        redefine_log(limited_to(definition, None))
+        return len(segments) - 1
+
+    monkeypatch.setattr(maintenance, "plan_retention", changing)
+    log.maintenance._retain()
+    assert all(bounds.floor.seq == -1 for bounds in log.bounds().values())
+
+
+def test_a_table_that_does_not_say_its_retention_is_kept_as_its_writer_was_told(definition: StreamDefinition) -> None:
+    log = create_log(limited_to(definition, 20_000))
+    assert isinstance(log, DeltaLog)
+    first = log.folder / "_delta_log" / f"{0:020}.json"
+    lines = [json.loads(line) for line in first.read_text().splitlines()]
+    for line in lines[1:]:
+        line.get("metaData", {}).get("configuration", {}).pop("tidings.retention", None)
+    del lines[0]["commitInfo"]["tidings.crc32"]
+    first.write_text("\n".join(map(json.dumps, lines)))
+    assert log._table.refresh().retention is None
+    append_many(log, maintenance.MAINTENANCE_INTERVAL_VERSIONS)
+    log.close()
+    assert any(bounds.floor.seq >= 0 for bounds in log.bounds().values())
+
+
+def test_a_table_whose_retention_was_set_is_the_same_table_to_all_who_read_it(
+    spark: SparkSession, log: DeltaLog, definition: StreamDefinition
+) -> None:
+    rows = append_many(log, 3)
+    before, identity = DeltaTable(log.folder), log.identity()
+    log.redefine(limited_to(definition, 10**9))
+    after = DeltaTable(log.folder)
+    assert (after.version(), after.schema()) == (before.version() + 1, before.schema())
+    log.maintenance.checkpoint()
+    again = open_log(definition)
+    assert isinstance(again, DeltaLog)
+    assert (again.identity(), again._table.refresh().retention) == (identity, (None, 10**9))
+    assert held(again) == rows
+    assert spark.read.format("delta").load(str(log.folder)).count() == len(rows)
 
 
 def test_the_files_of_a_writer_that_died_are_vacuumed_and_those_in_use_are_not(log: DeltaLog) -> None:

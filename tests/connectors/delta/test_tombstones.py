@@ -14,11 +14,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from tests.support.burying import APPLICATION, bury
+from tidings.errors import LogMismatch
 from tidings.logs import CollectableLog, Transaction, ends, open_log
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates
-from tidings.tombstones import Tombstones
+from tidings.tombstones import NO_TOMBSTONES, Tombstones
 from tidings.updates import SCHEMA, TOMBSTONE
 from tidings_connectors.delta import maintenance, segments
 from tidings_connectors.delta.log import DeltaLog
@@ -75,7 +77,7 @@ def test_what_is_collected_is_read_as_tombstones_and_all_else_as_it_was(
     filled: DeltaLog, definition: StreamDefinition
 ) -> None:
     before, gone = shown(held(filled)), some_of(filled, 0.7)
-    filled.collect(gone)
+    bury(filled, gone)
     assert shown(held(filled)) == over(before, gone)
     assert shown(held(open_log(definition))) == over(before, gone)
     check_log(filled, definition.shards)
@@ -83,17 +85,17 @@ def test_what_is_collected_is_read_as_tombstones_and_all_else_as_it_was(
 
 def test_a_collection_is_one_commit_and_files_stay_as_they_are(filled: DeltaLog) -> None:
     before = filled._table.refresh()
-    filled.collect(some_of(filled, 0.1), Transaction("collector", 7))
+    number = bury(filled, some_of(filled, 0.1))
     after = filled._table.refresh()
     assert after.version == before.version + 1
     assert len(after.overlays) == 1
     assert [segment.path for segment in after.segments] == [segment.path for segment in before.segments]
-    assert filled.last_transaction("collector") == 7
+    assert filled.last_transaction(APPLICATION) == number
 
 
 def test_a_collection_of_nothing_still_notes_its_transaction(filled: DeltaLog, definition: StreamDefinition) -> None:
-    filled.collect(Tombstones.runs([], [], []), Transaction("collector", 8))
-    assert open_log(definition).last_transaction("collector") == 8  # type: ignore[attr-defined]
+    number = bury(filled, NO_TOMBSTONES)
+    assert open_log(definition).last_transaction(APPLICATION) == number  # type: ignore[attr-defined]
     assert not filled._table.refresh().overlays
 
 
@@ -104,7 +106,7 @@ def test_compaction_puts_tombstones_into_segments_and_changes_nothing_that_is_re
     model = shown(held(filled))
     for seed, share in enumerate((0.05, 0.1, 0.3)):
         gone = some_of(filled, share, seed)
-        filled.collect(gone)
+        bury(filled, gone)
         model = over(model, gone)
         filled.compact()
         assert shown(held(filled)) == model
@@ -119,7 +121,7 @@ def test_small_segments_are_merged_with_what_lies_over_them(filled: DeltaLog, de
         filled.append(make_updates(200, seed=10 + seed))
     gone = some_of(filled, 0.1)
     model = over(shown(held(filled)), gone)
-    filled.collect(gone)  # and what is due to be merged is
+    bury(filled, gone)  # and what is due to be merged is
     assert len(filled._table.refresh().segments) == 1
     assert shown(held(filled)) == model
     check_log(filled, definition.shards)
@@ -130,7 +132,7 @@ def test_many_overlays_become_one(filled: DeltaLog, monkeypatch: pytest.MonkeyPa
     model = shown(held(filled))
     for seed in range(maintenance.FAN_IN_SEGMENTS):
         gone = some_of(filled, 0.01, seed)
-        filled.collect(gone)
+        bury(filled, gone)
         model = over(model, gone)
     filled.compact()
     assert len(filled._table.refresh().overlays) == 1
@@ -145,7 +147,7 @@ def test_a_reader_within_a_collected_run_gets_its_part_of_the_tombstone(
 ) -> None:
     rows = held(filled)
     if not pc.any(pc.equal(rows["kind"], TOMBSTONE)).as_py():
-        filled.collect(some_of(filled, 0.9))
+        bury(filled, some_of(filled, 0.9))
         if folded:
             filled.compact()
         rows = held(filled)
@@ -169,7 +171,7 @@ def test_a_reader_within_a_collected_run_gets_its_part_of_the_tombstone(
 def test_a_tail_in_small_bites_passes_over_tombstones_and_leaves_nothing_out(filled: DeltaLog) -> None:
     gone = some_of(filled, 0.8)
     model = over(shown(held(filled)), gone)
-    filled.collect(gone)
+    bury(filled, gone)
     for _ in range(2):
         after = {shard: bounds.floor for shard, bounds in filled.bounds().items()}
         reads, rng = [], random.Random(1)
@@ -183,7 +185,7 @@ def test_a_tail_in_small_bites_passes_over_tombstones_and_leaves_nothing_out(fil
 def test_spark_scans_the_same_rows_and_tombstones(spark: SparkSession, filled: DeltaLog) -> None:
     gone = some_of(filled, 0.5)
     model = over(shown(held(filled)), gone)
-    filled.collect(gone)
+    bury(filled, gone)
     assert shown(filled.scan(spark).toArrow()) == model
     for cut in (30, 60, 90):
         heads = {shard: bounds.head.seq for shard, bounds in filled.bounds().items()}
@@ -200,7 +202,7 @@ def test_sparks_delta_reader_sees_updates_and_the_tombstones_that_stand_for_some
     spark: SparkSession, filled: DeltaLog
 ) -> None:
     gone = some_of(filled, 0.9)
-    filled.collect(gone)
+    bury(filled, gone)
     model = shown(held(filled))
     seen = spark.read.format("delta").load(str(filled.folder)).toArrow()
     assert Tombstones.from_rows(seen) == gone
@@ -213,7 +215,7 @@ def test_a_table_that_another_engine_compacted_after_a_collection_is_read_the_sa
 ) -> None:
     gone = some_of(filled, 0.6)
     model = over(shown(held(filled)), gone)
-    filled.collect(gone)
+    bury(filled, gone)
     spark.sql(f"OPTIMIZE delta.`{filled.folder}`").collect()
     again = open_log(definition)
     assert shown(held(again)) == model
@@ -224,13 +226,41 @@ def test_a_table_that_another_engine_compacted_after_a_collection_is_read_the_sa
 
 def test_truncation_and_collection_go_together(filled: DeltaLog, definition: StreamDefinition) -> None:
     gone = some_of(filled, 0.5)
-    filled.collect(gone)
+    bury(filled, gone)
     heads = {shard: bounds.head.seq for shard, bounds in filled.bounds().items()}
     filled.truncate(Positions({shard: Position(head // 2) for shard, head in heads.items()}))
     check_log(filled, definition.shards)
-    filled.collect(gone)  # most of it is gone altogether
+    bury(filled, gone)  # most of it is gone altogether
     check_log(filled, definition.shards)
     filled.truncate(Positions({shard: Position(head + 1) for shard, head in heads.items()}))
     filled.compact()
     assert held(filled).num_rows == 0
     assert {shard: bounds.head.seq for shard, bounds in open_log(definition).bounds().items()} == heads
+
+
+def test_a_collection_that_another_has_overtaken_changes_nothing(filled: DeltaLog) -> None:
+    gone = some_of(filled, 0.5)
+    bury(filled, some_of(filled, 0.1))
+    before = shown(held(filled)), sorted(filled.folder.glob("*.parquet"))
+    with pytest.raises(LogMismatch, match="was collected by another, or made anew, meanwhile"):
+        filled.collect(gone, Transaction(APPLICATION, 9), -1)
+    assert (shown(held(filled)), sorted(filled.folder.glob("*.parquet"))) == before
+
+
+def test_a_collection_of_a_log_that_was_made_anew_meanwhile_changes_nothing(
+    filled: DeltaLog, definition: StreamDefinition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = some_of(filled, 0.5)
+    real = segments.write_overlay
+
+    def remade(*arguments: Any) -> Any:
+        filled.destroy()
+        again = DeltaLog.create(str(filled.folder), definition)
+        again.append(make_updates(1000, seed=9))
+        again.close()
+        return real(*arguments)
+
+    monkeypatch.setattr("tidings_connectors.delta.log.write_overlay", remade)
+    with pytest.raises(LogMismatch, match="made anew"):
+        filled.collect(gone, Transaction(APPLICATION, 1), -1)
+    assert len(held(open_log(definition))) == 1000

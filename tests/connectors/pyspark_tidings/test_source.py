@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from pyspark_tidings.options import ReadOptions
-from pyspark_tidings.source import SMALL_BATCH_ROWS
+from pyspark_tidings.source import SMALL_BATCH_ROWS, StreamReader
 from tidings.cluster import Cluster
-from tidings.errors import InvalidOption, TidingsError
+from tidings.errors import InvalidOption, LogRestored, TidingsError
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.streams import Stream
@@ -252,6 +253,53 @@ def test_updates_truncated_before_a_query_read_them_fail_it_by_name(
         collector.run(reader)
     collector.run(reader.option("failOnDataLoss", "false"))
     assert len(collector.seen) == 20 + 7
+
+
+@pytest.mark.parametrize("count", [3, 300, 2 * SMALL_BATCH_ROWS])
+def test_a_stream_that_was_made_anew_fails_a_query_that_has_read_the_old_one(
+    cluster: Cluster, reader: DataStreamReader, stream: Stream, collector: Collector, count: int
+) -> None:
+    publish(stream, 100)
+    collector.run(reader)
+    cluster.drop_stream("contacts", purge=True)
+    new = cluster.create_stream("contacts", shards=4)
+    publish(new, count, seed=9)
+    with pytest.raises(PySparkException, match=r"LogRestored: the log of stream 'contacts' was deleted and made anew"):
+        collector.run(reader)
+    old = collector.seen
+    collector.run(reader.option("failOnDataLoss", "false"))
+    assert sorted(collector.seen[len(old) :]) == sorted(all_places(new))
+
+
+def test_an_offset_tells_in_which_log_it_is_and_one_that_does_not_is_taken_for_this_log(
+    cluster: Cluster, stream: Stream
+) -> None:
+    def read(start: dict[str, Any], end: dict[str, Any], *, fail: bool = True) -> int:
+        found = planner(fail).partitions(start, end)
+        return sum(batch.num_rows for partition in found for batch in partition.read())
+
+    def planner(fail: bool = True) -> StreamReader:
+        definition = json.dumps(cluster.stream("contacts").definition.to_json())
+        options = {"definition": definition, "failOnDataLoss": str(fail).lower()}
+        return StreamReader(ReadOptions.parse(options, streaming=True))
+
+    publish(stream, 100)
+    first = planner().initialOffset()
+    last = planner().latestOffset(first, ReadAllAvailable())
+    assert first["log"] == last["log"] == stream.log.identity()  # type: ignore[attr-defined]  # a Delta log tells
+    unsaid = {shard: at for shard, at in first.items() if shard != "log"}
+    assert read(first, last) == read(unsaid, last) == 100
+    cluster.drop_stream("contacts", purge=True)
+    publish(cluster.create_stream("contacts", shards=4), 300, seed=9)
+    for start, end in ((first, last), (last, last)):
+        with pytest.raises(LogRestored, match="made anew"):
+            read(start, end)
+        assert read(start, end, fail=False) == 0, "the batch is that of the old log, of which nothing is left"
+    with pytest.raises(LogRestored, match="made anew"):
+        planner().latestOffset(last, ReadAllAvailable())
+    new = planner(fail=False).latestOffset(last, ReadAllAvailable())
+    assert new["log"] != last["log"]
+    assert read(last, new, fail=False) == 300
 
 
 BAD: list[tuple[dict[str, str], str]] = [

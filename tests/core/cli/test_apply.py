@@ -13,6 +13,7 @@ from tidings.cli.apply_plan import execute, plan
 from tidings.cluster import Cluster
 from tidings.config.spec import load
 from tidings.errors import InvalidConfig
+from tidings_connectors.delta.log import DeltaLog
 
 SPEC = """\
 streams:
@@ -56,6 +57,13 @@ def test_apply_makes_what_the_file_says_and_does_nothing_the_second_time(
     assert again.err == "0 done\n"
 
 
+def retained(cluster: Cluster, stream: str) -> tuple[int | None, int | None] | None:
+    """The seconds and bytes that maintenance keeps."""
+    log = cluster.stream(stream).log
+    assert isinstance(log, DeltaLog)
+    return log._table.refresh().retention
+
+
 def test_apply_changes_what_may_change(run: Run, joined: Cluster, tmp_path: Path) -> None:
     (tmp_path / "tidings.yml").write_text(SPEC)
     assert run("apply").code == 0
@@ -67,6 +75,7 @@ def test_apply_changes_what_may_change(run: Run, joined: Cluster, tmp_path: Path
         "mailer": ("change", "streams"),
     }
     assert joined.stream("clicks").definition.retention_seconds == 2 * 86400
+    assert retained(joined, "clicks") == (2 * 86400, None), "those who write it go by that"
     mailer = joined.coordination.read("applications", "mailer")
     assert mailer
     assert mailer["streams"] == ["contacts", "clicks"]
@@ -154,6 +163,7 @@ def test_a_plan_that_was_overtaken_is_not_carried_out(run: Run, joined: Cluster,
     with pytest.raises(InvalidConfig, match="stream 'clicks' was changed since the plan was made: apply again"):
         execute(change, joined)
     assert joined.stream("clicks").definition.retention_seconds == 3 * 86400
+    assert retained(joined, "clicks") == (3 * 86400, None)
 
 
 def test_what_is_not_in_the_file_stays_as_it_is(contacts: Run, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tidings.config.spec import (
     ApplicationSpec,
     CaravansSpec,
     PipelineSpec,
-    Retention,
+    RetentionSpec,
     Spec,
     StreamSpec,
     find,
@@ -433,6 +433,6 @@ def test_the_example_is_a_valid_file() -> None:
 
 def test_every_key_is_documented() -> None:
     page = (ROOT / "docs" / "tidings-yml.md").read_text(encoding="utf-8")
-    for model in (Spec, StreamSpec, Retention, CaravansSpec, ApplicationSpec, PipelineSpec):
+    for model in (Spec, StreamSpec, RetentionSpec, CaravansSpec, ApplicationSpec, PipelineSpec):
         for key in model.model_fields:
             assert f"`{key}`" in page, f"docs/tidings-yml.md does not speak of {key}"

@@ -159,6 +159,18 @@ def test_an_input_that_lost_what_comes_next_fails_the_pipeline_with_the_log_s_ow
         make(stage=EVERYTHING).run(spark, once=True)
 
 
+def test_an_input_that_was_made_anew_fails_the_pipeline_with_the_reason(
+    spark: SparkSession, cluster: Cluster, contacts: Stream, copies: Stream, make: Make
+) -> None:
+    contacts.writable_log.append(make_updates(10))
+    make(stage=EVERYTHING).run(spark, once=True)
+    cluster.drop_stream("contacts", purge=True)
+    cluster.create_stream("contacts", shards=4).writable_log.append(make_updates(100, seed=1))
+    with pytest.raises(PipelineFailed, match=r"the log of stream 'contacts' was deleted and made anew"):
+        make(stage=EVERYTHING).run(spark, once=True)
+    assert len(held(copies.log)) == 10
+
+
 def test_a_pipeline_that_cannot_work_is_refused_when_it_is_made(make: Make) -> None:
     with pytest.raises(PluginMissing, match="no stage 'nope' is installed"):
         make(stage="nope")

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.support.burying import bury
 from tidings.cluster import Cluster
 from tidings.flow_status import status
 from tidings.flows import Flow
@@ -72,8 +73,7 @@ def stream(cluster: Cluster) -> Stream:
     rows = held(stream.log)
     gone = np.random.default_rng(1).random(len(rows)) < 0.9
     gone[np.append(np.diff(rows["shard"].to_numpy()) != 0, True)] = False  # the newest of each shard stays
-    log: Any = stream.log
-    log.collect(Tombstones.at(rows["shard"].to_numpy()[gone], rows["seq"].to_numpy()[gone]))
+    bury(stream.log, Tombstones.at(rows["shard"].to_numpy()[gone], rows["seq"].to_numpy()[gone]))
     return stream
 
 
