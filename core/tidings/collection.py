@@ -5,7 +5,7 @@ It is found by the entry point `tombstones` of the group `tidings.collection`.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -13,6 +13,13 @@ from tidings.errors import InvalidOption
 from tidings.logs import CollectableLog, Log
 from tidings.plugins import load
 from tidings.stream_definition import StreamDefinition, split_address
+
+
+class Preview(NamedTuple):
+    """What a predicate would match now; `warnings` says what is allowed and cannot be meant."""
+
+    matching: int
+    warnings: list[str]
 
 
 class CollectionPlugin(Protocol):
@@ -26,6 +33,9 @@ class CollectionPlugin(Protocol):
 
         `InvalidFilter` or `InvalidOption` if the stream does not take it.
         """
+
+    def preview(self, stream: StreamDefinition, log: CollectableLog, predicate: str) -> Preview:
+        """What gc events with this predicate would match; refused as `gc_events` does."""
 
     def collect(self, stream: StreamDefinition, log: CollectableLog) -> int:
         """Collect what is obsolete now; how many updates that were."""
@@ -42,6 +52,11 @@ def check_collection(stream: StreamDefinition) -> None:
 def gc_events(stream: StreamDefinition, log: Log, predicate: str) -> pa.Table:
     """The rows to publish so that all before them that the predicate matches is collected."""
     return _plugin().gc_events(stream, collectable(stream, log), predicate)
+
+
+def preview(stream: StreamDefinition, log: Log, predicate: str) -> Preview:
+    """What gc events with this predicate would match now."""
+    return _plugin().preview(stream, collectable(stream, log), predicate)
 
 
 def collect(stream: StreamDefinition, log: Log) -> int:

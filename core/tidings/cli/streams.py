@@ -184,16 +184,29 @@ def collect_command(
     predicate: Annotated[
         str, typer.Argument(metavar="PREDICATE", help="As in \"object matches 'tmp/.*' and age > P1D\".")
     ],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say how many updates it matches now, and publish nothing.")
+    ] = False,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Publish a gc event into each shard: what lies before it and matches the predicate may be collected.
 
-    The stream takes it if `events` is among its policies. Nothing goes before `tidings gc run`, or the stage `collect`.
+    The stream takes it if `events` is among its policies. Nothing goes before `tidings gc run`, or the stage `collect`;
+    but what was published cannot be taken back.
     """
+    from tidings.collection import preview
+
     with connected(zookeeper, timeout) as cluster:
         stream = cluster.stream(name)
+    found = preview(stream.definition, stream.log, predicate)
+    for warning in found.warnings:
+        note(f"warning: {warning}")
+    if dry_run:
+        value = {"stream": name, "predicate": predicate, "matching": found.matching}
+        emit(value, json, lambda: note(f"{found.matching:,} updates match; nothing was published (--dry-run)"))
+        return
     with stream.producer() as producer:
         positions = producer.collect(predicate).result()
     emit(

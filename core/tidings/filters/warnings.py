@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,6 +13,7 @@ from tidings.filters.conditions import Basic, Between, Condition, Equals, Exists
 from tidings.filters.values import type_of
 from tidings.updates import KINDS, MAX_OBJECT_BYTES, SCHEMA
 
+ALIKE = 0.85  # so much of a key and of a column is the same if one may be meant for the other
 _ALWAYS = frozenset({"shard", "seq", "index", "object", "kind", "range"})  # no update is without them
 
 
@@ -26,9 +28,11 @@ def warnings_of(terms: Terms, shards: int | None) -> list[str]:
 
 def _warnings(condition: Condition, shards: int | None) -> Iterable[str]:
     basic = basic_of(condition)
-    column = next((name for name in SCHEMA.names if name == basic.key.lower() != basic.key), None)
-    if column:
-        yield f"`{basic.key}` is an attribute, and not the column {column}"
+    near = (
+        get_close_matches(basic.key.lower(), SCHEMA.names, n=1, cutoff=ALIKE) if basic.key not in SCHEMA.names else []
+    )
+    if near:
+        yield f"`{basic.key}` is an attribute, and not the column {near[0]}"
     if isinstance(basic, Exists) and basic.key in _ALWAYS:
         which = "no" if isinstance(condition, Not) else "every"
         yield f"`{condition}` holds for {which} update: each has its {basic.key}"

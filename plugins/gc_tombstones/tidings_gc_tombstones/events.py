@@ -12,6 +12,7 @@ import itertools
 
 import pyarrow as pa
 
+from tidings.collection import Preview
 from tidings.errors import InvalidOption
 from tidings.filters import Filter
 from tidings.logs import CollectableLog
@@ -47,6 +48,13 @@ def gc_events(stream: StreamDefinition, log: CollectableLog, predicate: str) -> 
         {"object": name, "kind": GC, "attributes": {COLLECTS: str(read)}, "time": now} for name in names(stream.shards)
     ]
     return from_rows(rows)
+
+
+def preview(stream: StreamDefinition, log: CollectableLog, predicate: str) -> Preview:
+    """What gc events with this predicate would match now; refused as `gc_events` does."""
+    gc_events(stream, log, predicate)
+    matching = Predicate.parse(predicate).at(dt.datetime.now(dt.UTC))
+    return Preview(sum(map(len, log.find(matching))), matching.warnings(stream.shards))
 
 
 def collect(stream: StreamDefinition, log: CollectableLog) -> int:

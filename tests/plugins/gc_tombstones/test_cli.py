@@ -60,6 +60,21 @@ def test_a_gc_event_is_published_and_what_it_matches_goes(filled: Cluster, run: 
     assert sorted(left) == sorted(f"o{n}" for n in range(10) if n not in (1, 2))
 
 
+def test_a_dry_run_says_how_many_match_and_publishes_nothing(filled: Cluster, run: Run) -> None:
+    looked = run("streams", "collect", "contacts", "object in (o1, o2)", "--dry-run", "--json")
+    assert looked.json["matching"] == 20
+    assert "20 updates match" in run("streams", "collect", "contacts", "object in (o1, o2)", "--dry-run").err
+    assert len(held(filled.stream("contacts").log)) == 100
+
+
+def test_what_cannot_be_meant_is_a_warning(joined: Cluster, run: Run, tmp_path: Path) -> None:
+    joined.create_stream("loose", 1, f"delta:{tmp_path / 'loose'}", collect={"events": True})
+    assert (
+        "`objct` is an attribute, and not the column object"
+        in run("streams", "collect", "loose", "objct = a", "--dry-run").err
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
