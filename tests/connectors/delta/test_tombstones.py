@@ -118,7 +118,7 @@ def test_small_segments_are_merged_with_what_lies_over_them(filled: DeltaLog, de
     gone = some_of(filled, 0.1)
     model = over(shown(held(filled)), gone)
     filled.collect(gone)
-    assert filled.compact() > 0
+    filled.compact()
     assert len(filled._table.refresh().segments) == 1
     assert shown(held(filled)) == model
     check_log(filled, definition.shards)
