@@ -246,7 +246,7 @@ class Collector:
         """What the new updates collect of their keys, by policy; and up to where everything of a key is collected."""
         keyed = keys_of(rows, self._key or ()).is_valid().to_numpy(zero_copy_only=False)
         every = earlier + new
-        groups = np.unique(every.groups(), return_inverse=True)[1] if len(every) else np.empty(0, np.int64)
+        groups = every.groups()
         latest = np.full(groups.max(initial=-1) + 1, -1, np.int64)
         found: dict[str, Tombstones] = {}
         for name, policy in self.policies.keyed.items():

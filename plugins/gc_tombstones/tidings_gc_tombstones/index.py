@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from tidings.errors import LogUnavailable
@@ -76,9 +75,13 @@ class KeyPlaces:
         return KeyPlaces(shards, seqs, pa.concat_arrays([self.key, other.key]), np.append(self.hash, other.hash))
 
     def groups(self) -> Integers:
-        """A number for each, the same for those of one shard and key."""
+        """A number for each, from 0 on without holes, the same for those of one shard and key."""
         codes = self.key.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        numbers: Integers = codes * (int(self.shard.max(initial=0)) + 1) + self.shard
+        shards = np.zeros(codes.max(initial=-1) + 1, np.int32)
+        shards[codes] = self.shard
+        if np.array_equal(shards[codes], self.shard):  # a key is in one shard, as an object always is
+            return codes
+        numbers: Integers = np.unique(codes * (int(self.shard.max()) + 1) + self.shard, return_inverse=True)[1]
         return numbers
 
 
@@ -101,11 +104,12 @@ class KeyIndex:
     def find(self, some: KeyPlaces) -> KeyPlaces:
         """The places of the keys of these, as far as they are not collected."""
         rows = self._reader.lookup(some.hash)
-        rows = rows.filter(pa.array(~_superseded(rows)))
-        rows = rows.filter(pc.and_(pc.not_equal(rows["place"], MARK), pc.is_in(rows["key"], some.key)))
-        found = _places(rows, "place")
+        is_place = rows["place"].to_numpy() != MARK
+        found = _places(rows.filter(pa.array(is_place & ~_superseded(rows))), "place")
         groups = (some + found).groups()
-        return found.take(np.isin(groups[len(some) :], groups[: len(some)]))
+        wanted = np.zeros(groups.max(initial=-1) + 1, np.bool_)
+        wanted[groups[: len(some)]] = True
+        return found.take(wanted[groups[len(some) :]])
 
     def update(self, new: KeyPlaces, marks: KeyPlaces, note: Mapping[str, Any]) -> None:
         """Add places, and marks before which all of their key are collected, and change the note, in one step."""
@@ -154,7 +158,7 @@ def _superseded(rows: pa.Table) -> Mask:
     if not len(rows):
         return np.zeros(0, np.bool_)
     places, seqs = rows["place"].to_numpy(), rows["seq"].to_numpy()
-    _, groups = np.unique(_places(rows, "seq").groups(), return_inverse=True)
+    groups = _places(rows, "seq").groups()
     marked = np.full(groups.max() + 1, -1, np.int64)
     is_mark = places == MARK
     np.maximum.at(marked, groups[is_mark], seqs[is_mark])
