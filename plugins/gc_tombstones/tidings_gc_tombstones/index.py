@@ -76,7 +76,7 @@ class KeyPlaces:
 
     def groups(self) -> Integers:
         """A number for each, from 0 on without holes, the same for those of one shard and key."""
-        codes = self.key.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        codes: Integers = self.key.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
         shards = np.zeros(codes.max(initial=-1) + 1, np.int32)
         shards[codes] = self.shard
         if np.array_equal(shards[codes], self.shard):  # a key is in one shard, as an object always is
