@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-WIDTH, HEIGHT = 420, 340  # of a panel, in pixels
-LEFT, RIGHT, TOP, BOTTOM = 60, 110, 34, 40
+WIDTH, HEIGHT = 470, 340  # of a panel, in pixels
+LEFT, RIGHT, TOP, BOTTOM = 60, 150, 34, 40
 COLOURS = ("#444444", "#1b6ca8", "#c8553d", "#3a7d44", "#8a4f9e", "#b8860b", "#008b8b", "#d1495b", "#5c6bc0")
 
 
