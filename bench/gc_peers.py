@@ -43,7 +43,7 @@ CLEANER_PAUSE_MS = 50
 BROKER_TIMEOUT_S = 60.0
 COMPACTION_TIMEOUT_S = 600.0
 POLL_S = 0.02
-LOST_BROKER_PAUSE_MS = 600_000
+LOST_BROKER_PAUSE_MS = 60_000
 
 
 @functools.cache
@@ -103,8 +103,7 @@ def compact_by_kafka(spark: SparkSession, keys: npt.NDArray[np.int64], payload_b
         written = spark.createDataFrame(rows).coalesce(1).write.format("kafka")
         written = written.option("kafka.bootstrap.servers", address).option("topic", TOPIC)
         # Spark keeps its producer for a while, which would look for the broker each second.
-        for name in ("kafka.reconnect.backoff.ms", "kafka.reconnect.backoff.max.ms"):
-            written = written.option(name, str(LOST_BROKER_PAUSE_MS))
+        written = written.option("kafka.reconnect.backoff.max.ms", str(LOST_BROKER_PAUSE_MS))
         written.save()
         segments = sorted(Path(folder, "data", f"{TOPIC}-0").glob("*.log"))
         compacted = int(segments[-1].stem)
