@@ -71,3 +71,20 @@ def running(*processes: Any, stop: Event) -> Iterator[None]:
             process.join(timeout=20)
             if process.is_alive():
                 process.kill()
+
+
+def collect_when_told(address: str, stream: str, ready: Event, go: Event, spans: Any) -> None:
+    """Collect a stream once, when told to; then report when that began and ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from tidings_gc_tombstones.collector import Collector
+
+    with tidings.connect(address) as cluster:
+        one = cluster.stream(stream)
+        log: Any = one.log
+        with Collector(one.definition, log) as collector:
+            ready.set()
+            go.wait(120)
+            began = time.time()
+            for _ in collector.run():
+                pass
+            spans.put((began, time.time()))

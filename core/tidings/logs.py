@@ -245,6 +245,9 @@ class CollectableLog(WritableLog, Protocol):
         not held, or were collected before, do no harm.
         """
 
+    def updates(self, after: Positions, upto: Positions) -> Iterator[pa.Table]:
+        """The updates between, without their payloads, and no tombstones; each is read once."""
+
     def find(self, wanted: Filter) -> Iterator[pa.Table]:
         """The updates that the filter wants, without their payloads; what cannot hold one is not read."""
 

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidings.errors import InvalidOption, InvalidPosition, LogMismatch, LogUnavailable
 from tidings.filters import Equals, Filter, Not
@@ -235,6 +236,15 @@ class DeltaLog:
                     draft.path.unlink(missing_ok=True)
                 raise
             self.maintenance.after_collection()
+
+    def updates(self, after: Positions, upto: Positions) -> Iterator[pa.Table]:
+        with self._translating_errors():
+            snapshot = self._table.refresh()
+            start, end = self._held(snapshot, after), self._held(snapshot, upto)
+            for batch in snapshot.holding(start, end).read(start, end, without=frozenset(["payload"])):
+                rows = pa.Table.from_batches([batch])
+                is_update = pc.not_equal(rows["kind"], TOMBSTONE)
+                yield rows if pc.all(is_update).as_py() else rows.filter(is_update)
 
     def find(self, wanted: Filter) -> Iterator[pa.Table]:
         with self._translating_errors():

@@ -107,6 +107,21 @@ def _clean(segments: Sequence[Segment], drop: int) -> int:
     return next(at for at in range(drop, -1, -1) if is_clean_cut(segments, at))
 
 
+def plan_overlays(rows: Sequence[int], fan_in: int = FAN_IN_SEGMENTS) -> int:
+    """How many overlays to merge, the smallest first, given their numbers of rows in that order.
+
+    As with segments, one is written anew only together with others that have as many rows in all.
+
+    >>> plan_overlays([1, 1, 1, 500], fan_in=3), plan_overlays([1, 2, 400, 500], fan_in=3)
+    (3, 0)
+    """
+    totals = itertools.accumulate(rows)
+    worth = [
+        at for at, (one, total) in enumerate(zip(rows, totals, strict=True), 1) if at >= fan_in and total >= 2 * one
+    ]
+    return max(worth, default=0)
+
+
 def _hull(run: Sequence[Segment]) -> Span:
     """What these segments cover together."""
     floors = np.minimum.reduce([segment.span.floors for segment in run])
@@ -123,6 +138,9 @@ class Maintenance:
         self._running = threading.Lock()
         self._thread: threading.Thread | None = None
         self._vacuumed = -math.inf
+        self._covering: dict[
+            tuple[str, str], int
+        ] = {}  # by overlay and segment: how many rows the one has of the other
 
     def after_commit(self, version: int) -> None:
         """Tell that this process made this version."""
@@ -158,13 +176,27 @@ class Maintenance:
         return self._merge(runs, snapshot.overlays)
 
     def _covered(self, snapshot: SegmentSnapshot) -> Iterator[Segment]:
-        """The segments of whose rows overlays cover so many that it pays to write the others anew."""
-        if snapshot.overlays:
-            over = read_overlays([one.path for one in snapshot.overlays], snapshot.floors, snapshot.heads)
-            for segment in snapshot.segments:
-                span = segment.span
-                if span.exact and over.within(span.floors, span.heads).count > COVERED_SHARE * span.rows:
-                    yield segment
+        """The segments of whose rows overlays cover so many that it pays to write the others anew.
+
+        What an overlay covers of a segment never changes: so an overlay is read once, by whoever collects on and on.
+        """
+        segments = [segment for segment in snapshot.segments if segment.span.exact]
+        counts = dict.fromkeys((segment.path.name for segment in segments), 0)
+        covering: dict[tuple[str, str], int] = {}
+        for overlay in snapshot.overlays:
+            met = [one for one in segments if one.span.meets(overlay.span.floors, overlay.span.heads)]
+            unknown = [one for one in met if (overlay.path.name, one.path.name) not in self._covering]
+            if unknown:
+                hull = _hull(unknown)
+                over = read_overlays([overlay.path], hull.floors, hull.heads)
+                for one in unknown:
+                    count = over.within(one.span.floors, one.span.heads).count
+                    self._covering[overlay.path.name, one.path.name] = count
+            for one in met:
+                covering[overlay.path.name, one.path.name] = count = self._covering[overlay.path.name, one.path.name]
+                counts[one.path.name] += count
+        self._covering = covering
+        yield from (one for one in segments if counts[one.path.name] > COVERED_SHARE * one.span.rows)
 
     def _adopt(self, segments: Sequence[Segment]) -> None:
         """Put sorted segments that know all shards in the place of files that another engine wrote."""
@@ -226,9 +258,10 @@ class Maintenance:
         All in one commit: an overlay must not lie over rows that have its tombstones already.
         """
         spans = [_hull(run) for run in runs]
-        touched = [one for one in overlays if any(one.span.meets(span.floors, span.heads) for span in spans)]
-        if len(overlays) >= FAN_IN_SEGMENTS:
-            touched = list(overlays)
+        by_size = sorted(overlays, key=lambda one: one.span.rows)
+        small = plan_overlays([one.span.rows for one in by_size])
+        touched = by_size[:small]
+        touched += [one for one in by_size[small:] if any(one.span.meets(span.floors, span.heads) for span in spans)]
         if not runs and not touched:
             return 0
         old, new = [*itertools.chain(*runs), *touched], list[Segment]()

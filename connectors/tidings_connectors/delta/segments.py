@@ -45,6 +45,15 @@ UNKNOWN = np.iinfo(np.int64).max  # the floor of a shard of which a file that an
 ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 16 * 2**20  # of rows in memory, which is what a reader of one row needs
 SMALL_ROWS = 10_000
+LONG_RUN_ROWS = 64  # so many are moved sooner by a slice than one by one
+NOT_OF_TOMBSTONES = frozenset(SCHEMA.names) - {
+    "shard",
+    "seq",
+    "index",
+    "object",
+    "kind",
+    "range",
+}  # null in all of them
 DICTIONARY = ["kind", "source", "attributes.key_value.key", "attributes.key_value.value"]
 
 
@@ -323,18 +332,23 @@ class Selection:
         sparse = bool(over) or not in_order or any(segment.span.rows < segment.span.positions for segment in segments)
         return cls(paths, over, in_order, sparse)
 
-    def read(self, after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
-        """The rows that lie after the one and up to the other, those of each shard in order."""
+    def read(self, after: Offsets, upto: Offsets, without: frozenset[str] = frozenset()) -> Iterator[pa.RecordBatch]:
+        """The rows that lie after the one and up to the other, those of each shard in order.
+
+        The columns `without` which one can do are null, and not read.
+        """
         over = read_overlays(self.overlays, after, upto)
         if not self.in_order:
-            yield from self._mixed(after, upto, over)
+            yield from self._mixed(after, upto, over, without)
             return
-        for batch in _rows(self.paths, after, upto):
+        for batch in _rows(self.paths, after, upto, without):
             yield from settle(pa.Table.from_batches([batch]), over).to_batches() if len(over) else (batch,)
 
-    def _mixed(self, after: Offsets, upto: Offsets, over: Tombstones) -> Iterator[pa.RecordBatch]:
+    def _mixed(
+        self, after: Offsets, upto: Offsets, over: Tombstones, without: frozenset[str]
+    ) -> Iterator[pa.RecordBatch]:
         """The same of files that another engine wrote: it knows no order, and takes overlays for rows like any."""
-        rows = pa.Table.from_batches(_rows(self.paths, after, upto), SCHEMA)
+        rows = pa.Table.from_batches(_rows(self.paths, after, upto, without), SCHEMA)
         over |= Tombstones.from_rows(rows)
         rows = rows.filter(pc.not_equal(rows["kind"], TOMBSTONE))
         rows = rows.filter(pa.array(~over.covers_rows(rows)))
@@ -342,35 +356,54 @@ class Selection:
 
 
 def sort(rows: pa.Table) -> pa.Table:
-    """The rows as a segment has them."""
-    return rows.take(np.lexsort((rows["seq"].to_numpy(), rows["shard"].to_numpy())))
+    """The rows as a segment has them.
+
+    Those of segments one after the other are a few long runs: they are put in their places whole, and not row by row.
+    """
+    order = np.lexsort((rows["seq"].to_numpy(), rows["shard"].to_numpy()))
+    begins = np.flatnonzero(np.diff(order, prepend=-2) != 1)
+    if len(begins) * LONG_RUN_ROWS > len(order):
+        return rows.take(order)
+    counts = np.diff(begins, append=len(order))
+    pieces = zip(order[begins].tolist(), counts.tolist(), strict=True)
+    return pa.concat_tables([rows.schema.empty_table(), *(rows.slice(at, count) for at, count in pieces)])
 
 
 def read_overlays(paths: Iterable[Path], after: Offsets, upto: Offsets) -> Tombstones:
     """What overlays have after the one and up to the other."""
-    return Tombstones.from_rows(pa.Table.from_batches(_rows(paths, after, upto), SCHEMA))
+    return Tombstones.from_rows(pa.Table.from_batches(_rows(paths, after, upto, NOT_OF_TOMBSTONES), SCHEMA))
 
 
-def _rows(paths: Iterable[Path], after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
+def _rows(
+    paths: Iterable[Path], after: Offsets, upto: Offsets, without: frozenset[str] = frozenset()
+) -> Iterator[pa.RecordBatch]:
     for path in paths:
         with open_segment(path) as file:
-            yield from _read(file, after, upto)
+            yield from _read(file, after, upto, without)
 
 
-def _read(file: pq.ParquetFile, after: Offsets, upto: Offsets) -> Iterator[pa.RecordBatch]:
+def _read(file: pq.ParquetFile, after: Offsets, upto: Offsets, without: frozenset[str]) -> Iterator[pa.RecordBatch]:
     span = _span(file)
     dense = span is not None and not span.overlay
     if span and dense:
         reached, end = np.maximum(after, span.floors), np.minimum(upto, span.heads)
     groups = [n for n in range(file.num_row_groups) if _may_hold(file.metadata.row_group(n), after, upto)]
-    for read in _batches(file, groups):
-        rows = trim(pa.Table.from_batches([read]).replace_schema_metadata(None).cast(SCHEMA), after, upto)
+    for read in _batches(file, groups, without):
+        rows = trim(_whole(pa.Table.from_batches([read]), without), after, upto)
         if dense and len(rows):
             _check_dense(rows, reached)
         yield from rows.to_batches()
     if dense and np.any(reached < end):
         shard = int(np.argmax(reached < end))
         raise ValueError(f"of shard {shard} it has no row {reached[shard] + 1}, though it should have {end[shard]}")
+
+
+def _whole(read: pa.Table, without: frozenset[str]) -> pa.Table:
+    """The rows in the canonical schema, with nulls for what was not read."""
+    for at, column in enumerate(SCHEMA) if without else ():
+        if column.name in without:
+            read = read.add_column(at, column, pa.nulls(len(read), column.type))
+    return read.replace_schema_metadata(None).cast(SCHEMA)
 
 
 def _check_dense(rows: pa.Table, reached: Offsets) -> None:
@@ -384,12 +417,13 @@ def _check_dense(rows: pa.Table, reached: Offsets) -> None:
     np.maximum.at(reached, shards, seqs)
 
 
-def _batches(file: pq.ParquetFile, groups: list[int]) -> Iterator[pa.RecordBatch]:
+def _batches(file: pq.ParquetFile, groups: list[int], without: frozenset[str]) -> Iterator[pa.RecordBatch]:
     """The rows of these row groups, one after the other."""
+    columns = [name for name in SCHEMA.names if name not in without] if without else None
     for group in groups:
         # To wake threads takes longer than to read a few rows.
         threads = file.metadata.row_group(group).num_rows > SMALL_ROWS
-        yield from file.read_row_group(group, use_threads=threads).to_batches()
+        yield from file.read_row_group(group, columns=columns, use_threads=threads).to_batches()
 
 
 def _may_hold(group: Any, after: Offsets, upto: Offsets) -> bool:

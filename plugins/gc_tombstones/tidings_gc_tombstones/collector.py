@@ -246,18 +246,13 @@ class Collector:
 
     def _read(self, after: Integers, upto: Integers) -> pa.Table:
         """The updates between, without their payloads."""
-        batches = []
-        for piece in self._log.slices(_positions(after), _positions(upto)):
-            for batch in piece.read():
-                updates = batch.filter(pc.not_equal(batch["kind"], TOMBSTONE))
-                batches.append(updates.set_column(SCHEMA.get_field_index("payload"), "payload", _nothing(len(updates))))
-        return pa.Table.from_batches(batches, SCHEMA)
+        return pa.concat_tables([SCHEMA.empty_table(), *self._log.updates(_positions(after), _positions(upto))])
 
     def _by_key(self, rows: pa.Table, new: KeyPlaces, earlier: KeyPlaces) -> tuple[dict[str, Tombstones], KeyPlaces]:
         """What the new updates collect of their keys, by policy; and up to where everything of a key is collected."""
         keyed = keys_of(rows, self._key or ()).is_valid().to_numpy(zero_copy_only=False)
         every = earlier + new
-        groups = np.unique(every.groups(), return_inverse=True)[1] if len(every) else np.empty(0, np.int64)
+        groups = every.groups()
         latest = np.full(groups.max(initial=-1) + 1, -1, np.int64)
         found: dict[str, Tombstones] = {}
         for name, policy in self.policies.keyed.items():
@@ -303,7 +298,7 @@ class Collector:
     def _named(self, shard: int, objects: list[str], before: int, new: KeyPlaces) -> Tombstones:
         """The updates of these objects before a seq: found by the index, and among those that are new."""
         keys = pa.array([name.encode() for name in objects], pa.binary())
-        asked = KeyPlaces(np.full(len(keys), shard, np.int32), np.zeros(len(keys), np.int64), keys)
+        asked = KeyPlaces.at(np.full(len(keys), shard, np.int32), np.zeros(len(keys), np.int64), keys)
         mine = new.take((new.shard == shard) & pc.is_in(new.key, keys).to_numpy(zero_copy_only=False))
         found = self._index.find(asked) + mine
         found = found.take(found.seq < before)
@@ -367,10 +362,6 @@ def _upto(before: Integers, reached: Integers) -> Tombstones:
     """All after the one and up to the other."""
     shards = np.flatnonzero(reached > before)
     return Tombstones.runs(shards, before[shards] + 1, reached[shards])
-
-
-def _nothing(count: int) -> pa.Array:
-    return pa.nulls(count, pa.binary())
 
 
 def _heads(log: CollectableLog) -> Integers:

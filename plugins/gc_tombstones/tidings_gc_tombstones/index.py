@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 
 from tidings.errors import LogUnavailable
@@ -35,39 +34,54 @@ ROWS = pa.schema(
 
 @dataclass(frozen=True)
 class KeyPlaces:
-    """Updates, by shard, position and key."""
+    """Updates, by shard, position and key; and by a hash of shard and key, which is where the index has them."""
 
     shard: npt.NDArray[np.int32]
     seq: Integers
     key: pa.Array
+    hash: Integers
+
+    @classmethod
+    def at(cls, shard: npt.NDArray[np.int32], seq: Integers, key: pa.Array) -> KeyPlaces:
+        """Updates at these places. The shard is the seed of the hash: an update finds those of its own shard."""
+        digest = xxhash.xxh64_intdigest
+        hashes = np.fromiter(map(digest, key.to_pylist(), shard.tolist()), np.uint64, len(seq))
+        return cls(shard, seq, key, hashes.view(np.int64))
 
     @classmethod
     def of(cls, rows: pa.Table, keys: pa.Array) -> KeyPlaces:
         """Those of a table of updates that have a key."""
         keyed = keys.is_valid()
-        rows, keys = rows.filter(keyed), keys.filter(keyed)
-        return cls(rows["shard"].to_numpy(), rows["seq"].to_numpy(), keys)
+        if keys.null_count:
+            rows, keys = rows.select(["shard", "seq"]).filter(keyed), keys.filter(keyed)
+        return cls.at(rows["shard"].to_numpy(), rows["seq"].to_numpy(), keys)
 
     @classmethod
     def none(cls) -> KeyPlaces:
         """No places."""
-        return cls(np.empty(0, np.int32), np.empty(0, np.int64), pa.array([], pa.binary()))
+        return cls.at(np.empty(0, np.int32), np.empty(0, np.int64), pa.array([], pa.binary()))
 
     def __len__(self) -> int:
         return len(self.seq)
 
     def take(self, chosen: Mask) -> KeyPlaces:
         """Those for which the mask holds."""
-        return KeyPlaces(self.shard[chosen], self.seq[chosen], self.key.filter(pa.array(chosen)))
+        return KeyPlaces(self.shard[chosen], self.seq[chosen], self.key.filter(pa.array(chosen)), self.hash[chosen])
 
     def __add__(self, other: KeyPlaces) -> KeyPlaces:
+        if not len(self) or not len(other):
+            return self if len(self) else other
         shards, seqs = np.append(self.shard, other.shard), np.append(self.seq, other.seq)
-        return KeyPlaces(shards, seqs, pa.concat_arrays([self.key, other.key]))
+        return KeyPlaces(shards, seqs, pa.concat_arrays([self.key, other.key]), np.append(self.hash, other.hash))
 
     def groups(self) -> Integers:
-        """A number for each, the same for those of one shard and key."""
-        codes = self.key.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
-        numbers: Integers = codes * (int(self.shard.max(initial=0)) + 1) + self.shard
+        """A number for each, from 0 on without holes, the same for those of one shard and key."""
+        codes: Integers = self.key.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)
+        shards = np.zeros(codes.max(initial=-1) + 1, np.int32)
+        shards[codes] = self.shard
+        if np.array_equal(shards[codes], self.shard):  # a key is in one shard, as an object always is
+            return codes
+        numbers: Integers = np.unique(codes * (int(self.shard.max()) + 1) + self.shard, return_inverse=True)[1]
         return numbers
 
 
@@ -89,17 +103,18 @@ class KeyIndex:
 
     def find(self, some: KeyPlaces) -> KeyPlaces:
         """The places of the keys of these, as far as they are not collected."""
-        rows = self._reader.lookup(_hashes(some))
-        rows = rows.filter(pa.array(~_superseded(rows)))
-        rows = rows.filter(pc.and_(pc.not_equal(rows["place"], MARK), pc.is_in(rows["key"], some.key)))
-        found = KeyPlaces(rows["shard"].to_numpy(), rows["place"].to_numpy(), rows["key"].combine_chunks())
+        rows = self._reader.lookup(some.hash)
+        is_place = rows["place"].to_numpy() != MARK
+        found = _places(rows.filter(pa.array(is_place & ~_superseded(rows))), "place")
         groups = (some + found).groups()
-        return found.take(np.isin(groups[len(some) :], groups[: len(some)]))
+        wanted = np.zeros(groups.max(initial=-1) + 1, np.bool_)
+        wanted[groups[: len(some)]] = True
+        return found.take(wanted[groups[len(some) :]])
 
     def update(self, new: KeyPlaces, marks: KeyPlaces, note: Mapping[str, Any]) -> None:
         """Add places, and marks before which all of their key are collected, and change the note, in one step."""
         rows = [
-            pa.table([_hashes(some), places, some.seq, some.shard, some.key], schema=ROWS)
+            pa.table([some.hash, places, some.seq, some.shard, some.key], schema=ROWS)
             for some, places in ((new, new.seq), (marks, np.full(len(marks), MARK)))
         ]
         self._open().append(pa.concat_tables(rows), dict(note))
@@ -133,11 +148,9 @@ class KeyIndex:
         return self._writer
 
 
-def _hashes(some: KeyPlaces) -> Integers:
-    """The shard is the seed: an update finds those of its own shard."""
-    digest = xxhash.xxh64_intdigest
-    pairs = zip(some.key.to_pylist(), some.shard.tolist(), strict=True)
-    return np.fromiter((digest(key, shard) for key, shard in pairs), np.uint64, len(some)).view(np.int64)
+def _places(rows: pa.Table, seq: str) -> KeyPlaces:
+    shards, seqs, hashes = (rows[name].to_numpy() for name in ("shard", seq, "hash"))
+    return KeyPlaces(shards, seqs, rows["key"].combine_chunks(), hashes)
 
 
 def _superseded(rows: pa.Table) -> Mask:
@@ -145,8 +158,7 @@ def _superseded(rows: pa.Table) -> Mask:
     if not len(rows):
         return np.zeros(0, np.bool_)
     places, seqs = rows["place"].to_numpy(), rows["seq"].to_numpy()
-    some = KeyPlaces(rows["shard"].to_numpy(), seqs, rows["key"].combine_chunks())
-    _, groups = np.unique(some.groups(), return_inverse=True)
+    groups = _places(rows, "seq").groups()
     marked = np.full(groups.max() + 1, -1, np.int64)
     is_mark = places == MARK
     np.maximum.at(marked, groups[is_mark], seqs[is_mark])

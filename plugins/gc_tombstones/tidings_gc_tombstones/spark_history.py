@@ -50,7 +50,7 @@ def obsolete(
         found = alive.select("shard", "seq", "key").toArrow()
     finally:
         judged.unpersist()
-    return gone, KeyPlaces(found["shard"].to_numpy(), found["seq"].to_numpy(), _whole(found["key"]))
+    return gone, KeyPlaces.at(found["shard"].to_numpy(), found["seq"].to_numpy(), _whole(found["key"]))
 
 
 def explicit_rows_of(rows: DataFrame) -> pa.Table:

@@ -127,6 +127,32 @@ def test_small_segments_are_merged_with_what_lies_over_them(filled: DeltaLog, de
     check_log(filled, definition.shards)
 
 
+def test_what_is_left_between_two_positions_is_read_without_payloads(filled: DeltaLog) -> None:
+    gone = some_of(filled, 0.3)
+    bury(filled, gone)
+    after, upto = Positions({shard: Position(20 + shard) for shard in range(4)}), filled.reach(Positions(), None)
+    found = pa.concat_tables(filled.updates(after, upto))
+    assert found.schema.equals(SCHEMA)
+    assert found["payload"].null_count == len(found)
+    expected = pa.concat_tables(
+        pa.Table.from_batches(list(piece.read()), SCHEMA) for piece in filled.slices(after, upto)
+    )
+    expected = expected.filter(pc.not_equal(expected["kind"], TOMBSTONE))
+    order = [("shard", "ascending"), ("seq", "ascending")]
+    assert found.sort_by(order).drop(["payload"]).equals(expected.sort_by(order).drop(["payload"]))
+
+
+def test_a_large_overlay_is_left_alone_by_small_ones(filled: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "plan_compaction", lambda sizes: [])
+    bury(filled, some_of(filled, 0.12))
+    (large,) = filled._table.refresh().overlays
+    for seed in range(maintenance.FAN_IN_SEGMENTS):
+        bury(filled, some_of(filled, 0.006, seed))
+    names = {one.path.name for one in filled._table.refresh().overlays}
+    assert large.path.name in names
+    assert len(names) == 2
+
+
 def test_many_overlays_become_one(filled: DeltaLog, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "plan_compaction", lambda sizes: [])
     model = shown(held(filled))
