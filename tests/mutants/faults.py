@@ -1134,8 +1134,8 @@ COLLECTING = (
         "keys-with-one-hash-are-one",
         "an update is collected by one of another key",
         f"{COLLECTION}/index.py",
-        "numbers: Integers = codes * (",
-        "numbers: Integers = np.zeros_like(codes) * (",
+        "self.key.dictionary_encode().indices.to_numpy(zero_copy_only=False).astype(np.int64)",
+        "np.zeros(len(self), np.int64)",
         COLLECTOR,
     ),
     Fault(

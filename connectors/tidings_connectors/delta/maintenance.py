@@ -138,9 +138,8 @@ class Maintenance:
         self._running = threading.Lock()
         self._thread: threading.Thread | None = None
         self._vacuumed = -math.inf
-        self._covering: dict[
-            tuple[str, str], int
-        ] = {}  # by overlay and segment: how many rows the one has of the other
+        # By overlay and segment: how many rows the one covers of the other.
+        self._covering: dict[tuple[str, str], int] = {}
 
     def after_commit(self, version: int) -> None:
         """Tell that this process made this version."""

@@ -46,14 +46,8 @@ ROW_GROUP_ROWS = 65_536
 ROW_GROUP_BYTES = 16 * 2**20  # of rows in memory, which is what a reader of one row needs
 SMALL_ROWS = 10_000
 LONG_RUN_ROWS = 64  # so many are moved sooner by a slice than one by one
-NOT_OF_TOMBSTONES = frozenset(SCHEMA.names) - {
-    "shard",
-    "seq",
-    "index",
-    "object",
-    "kind",
-    "range",
-}  # null in all of them
+OF_TOMBSTONES = ("shard", "seq", "index", "object", "kind", "range")  # all else of them is null
+NOT_OF_TOMBSTONES = frozenset(SCHEMA.names).difference(OF_TOMBSTONES)
 DICTIONARY = ["kind", "source", "attributes.key_value.key", "attributes.key_value.value"]
 
 

@@ -20,9 +20,10 @@ from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held
 from tidings.updates import TOMBSTONE, from_rows, timed
 from tidings_connectors.delta.log import DeltaLog
-from tidings_gc_tombstones import collector, index
+from tidings_gc_tombstones import collector
 from tidings_gc_tombstones.collector import APPLICATION, Collector
 from tidings_gc_tombstones.events import gc_events
+from tidings_gc_tombstones.index import KeyPlaces
 
 LATEST: dict[str, Any] = {"latest_per_key": True}
 SHARDS = 2
@@ -95,7 +96,8 @@ def test_of_each_object_the_latest_update_is_left_whatever_is_collected_in_betwe
 
 
 def test_keys_with_one_hash_are_not_taken_for_one(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "_hashes", lambda some: np.zeros(len(some), np.int64))
+    alike = classmethod(lambda cls, shard, seq, key: cls(shard, seq, key, np.zeros(len(seq), np.int64)))
+    monkeypatch.setattr(KeyPlaces, "at", alike)
     for seed in range(4):
         scene.publish(*some(100, seed))
         scene.collect()
