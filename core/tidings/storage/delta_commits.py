@@ -175,7 +175,10 @@ class Commits:
         known = hint.get("tags", {}).get(CHECKSUM)
         if known is not None and known != self.checkpoint_checksum(since) and since == self.checkpointed():
             names = ", ".join(map(str, self._checkpoints(since))) or f"of version {since}"
-            raise LogUnavailable(f"checkpoint {names} is damaged or missing: restore it, or the table")
+            raise LogUnavailable(
+                f"checkpoint {names} is damaged or missing, or {self.folder / '_last_checkpoint'} is damaged: restore "
+                "both, or the table"
+            )
         for path in self.folder.glob("[0-9]*.json"):
             if _version(path) > since:
                 self.read(_version(path))

@@ -73,7 +73,7 @@ def names(shards: int) -> tuple[str, ...]:
     """For each shard the first of the names gc/0, gc/1, ... that falls into it.
 
     >>> names(2)
-    ('gc/1', 'gc/0')
+    ('gc/0', 'gc/4')
     """
     found: dict[int, str] = {}
     for number in itertools.count():

@@ -31,11 +31,21 @@ from tidings.testing import eventually, make_updates
 EVERYTHING = FilterStage(filter="object exists")
 
 
+class Telling(FilterStage):
+    """A stage that says something of itself."""
+
+    filter: str = "object exists"
+
+    def figures(self) -> dict[str, float]:
+        return {"passed": 7.0}
+
+
 class Run:
     """What is asked of a run."""
 
     def __init__(self, progress: Progress, *, active: bool = True, error: BaseException | None = None) -> None:
         self.progress, self.active, self.error = progress, active, error
+        self.pipeline = SimpleNamespace(stage=Telling())
 
 
 def runs_of(**runs: Run) -> dict[str, PipelineRun]:
@@ -74,6 +84,7 @@ def test_metrics_tell_the_progress_of_each_pipeline_and_leave_out_what_is_not_kn
     assert ("tidings_pipeline_lag_updates", "a", "wal") not in found
     assert found["tidings_pipeline_last_progress_timestamp_seconds", "a"] == 1_800_000_000
     assert ("tidings_pipeline_last_progress_timestamp_seconds", "b") not in found
+    assert found["tidings_stage_passed", "b"] == 7
     assert any(name[0] == "tidings_info" for name in found)
 
 
