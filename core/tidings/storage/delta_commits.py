@@ -24,6 +24,7 @@ Action = dict[str, Any]
 
 ENGINE = "tidings"
 CHECKSUM = "tidings.crc32"  # of all lines of a commit but the first, which says it; of a checkpoint, in its hint
+HINT = "_last_checkpoint"
 SYNC_RETRIES_S = (0.01, 0.1)
 
 
@@ -50,6 +51,7 @@ class Commits:
     def __init__(self, folder: Path) -> None:
         self._table = folder
         self.folder = folder / "_delta_log"
+        self.hint = self.folder / HINT
 
     def put(self, version: int, actions: Sequence[Action], after: Fingerprint | None = None) -> Fingerprint | None:
         """Make this the table's next version; None, and nothing changed, if another writer made that version.
@@ -159,11 +161,9 @@ class Commits:
             raise LogUnavailable(f"commit {self._path(version)} is damaged: restore it, or the table")
         return actions
 
-    def needed(self) -> list[Path]:
-        """The files that tell of the newest version: the last checkpoint, and the commits after it."""
-        since = self.checkpointed()
-        hint = [self.folder / "_last_checkpoint"] if since >= 0 else []
-        return hint + [path for path in self.folder.glob("[0-9]*") if _version(path) >= since]
+    def since(self, version: int) -> list[Path]:
+        """The files that tell of this version and of later ones: checkpoints and commits."""
+        return [path for path in self.folder.glob("[0-9]*") if _version(path) >= version]
 
     def check(self) -> None:
         """Raise `LogUnavailable` if the last checkpoint, or a commit after it, is not whole.
@@ -176,8 +176,7 @@ class Commits:
         if known is not None and known != self.checkpoint_checksum(since) and since == self.checkpointed():
             names = ", ".join(map(str, self._checkpoints(since))) or f"of version {since}"
             raise LogUnavailable(
-                f"checkpoint {names} is damaged or missing, or {self.folder / '_last_checkpoint'} is damaged: restore "
-                "both, or the table"
+                f"checkpoint {names} is damaged or missing, or {self.hint} is damaged: restore both, or the table"
             )
         for path in self.folder.glob("[0-9]*.json"):
             if _version(path) > since:
@@ -197,7 +196,7 @@ class Commits:
 
     def _hint(self) -> Action:
         """What is said of the last checkpoint; nothing if there is none."""
-        path = self.folder / "_last_checkpoint"
+        path = self.hint
         try:
             hint = json.loads(path.read_bytes())
             return {"version": int(hint["version"]), "tags": dict(hint.get("tags") or {})}

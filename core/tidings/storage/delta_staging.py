@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tidings.storage import durable
-from tidings.storage.delta_commits import CHECKSUM, Action, Commits
+from tidings.storage.delta_commits import CHECKSUM, HINT, Action, Commits
 from tidings.storage.delta_rs import containing_panics
 
 if TYPE_CHECKING:
@@ -102,11 +102,11 @@ def checkpoint(folder: Path) -> None:
         for path in made.glob(f"{version:020}.checkpoint*.parquet"):
             _take(path, commits.folder / path.name)
         if commits.checkpointed() < version:
-            hint = json.loads((made / "_last_checkpoint").read_bytes())
+            hint = json.loads((made / HINT).read_bytes())
             # Of the one that is there, whoever made it.
             hint["tags"] = {CHECKSUM: commits.checkpoint_checksum(version)}
             draft = commits.folder / f".{place.name}.tmp"
-            durable.replace(commits.folder / "_last_checkpoint", draft, lambda path: path.write_text(json.dumps(hint)))
+            durable.replace(commits.hint, draft, lambda path: path.write_text(json.dumps(hint)))
     with containing_panics(folder):
         DeltaTable(folder).cleanup_metadata()
 
@@ -136,9 +136,12 @@ def _stand_in(folder: Path, *, files: bool = False) -> Iterator[Path]:
                 shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=PREFIX) as name:
         place = Path(name)
-        (place / "_delta_log").mkdir()
-        for path in Commits(folder).needed():
-            os.symlink(path, place / "_delta_log" / path.name)
+        log = place / "_delta_log"
+        log.mkdir()
+        with contextlib.suppress(FileNotFoundError):  # as it is now, though another writer makes a checkpoint meanwhile
+            shutil.copyfile(Commits(folder).hint, log / HINT)
+        for path in Commits(folder).since(Commits(place).checkpointed()):
+            os.symlink(path, log / path.name)
         if files:
             for path in folder.iterdir():
                 if not path.name.startswith(("_", ".")):
