@@ -269,10 +269,9 @@ def test_a_pipeline_collects_its_input_as_updates_come(spark: SparkSession, clus
 
         def settled() -> bool:
             producer.publish("o0", version=99).result()
-            time.sleep(0.2)
             return len(left(stream.log)) <= 20
 
-        eventually(settled, timeout=60)
+        eventually(settled, timeout=60, every=0.2)
         assert pipeline.stage.figures()["collect_collected_updates"] >= 100
     check_log(stream.log, 2)
 

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 APPLICATION = "tidings.collection"
 STEP_ROWS = 1_000_000
+STEP_BYTES = 256 * 2**20  # of rows without their payloads, which a step holds in memory
 HISTORY_ROWS = 5_000_000  # that were never collected: worth a Spark job
 PREFIX_ROWS = 20_000  # that are read at a time, from where the oldest updates are that are not collected
 MAX_REFUSED = 100  # gc events that a report names
@@ -205,9 +206,7 @@ class Collector:
         note = self._seen()
         floors = self._floors()
         after = np.maximum(np.array(note.get("upto", floors.tolist()), np.int64), floors)
-        reached = _seqs(self._log.reach(_positions(after), limit))
-        upto = np.maximum(after, np.minimum(reached, end))
-        rows = self._read(after, upto)
+        upto, rows = self._read(after, end, limit)
         events, refused = self._events(rows)
         by_policy: dict[str, Tombstones] = {}
         places = marks = None
@@ -244,9 +243,20 @@ class Collector:
         seconds = time.monotonic() - began
         return Collection(upto, prefix, by_policy, tuple(refused), read_rows, seconds, after, places, marks)
 
-    def _read(self, after: Integers, upto: Integers) -> pa.Table:
-        """The updates between, without their payloads."""
-        return pa.concat_tables([SCHEMA.empty_table(), *self._log.updates(_positions(after), _positions(upto))])
+    def _read(self, after: Integers, end: Integers, limit: int | None) -> tuple[Integers, pa.Table]:
+        """The next updates, without their payloads, and up to where: fewer than the limit, if they are large."""
+        while True:
+            reached = _seqs(self._log.reach(_positions(after), limit))
+            upto = np.maximum(after, np.minimum(reached, end))
+            found, size = [SCHEMA.empty_table()], 0
+            for rows in self._log.updates(_positions(after), _positions(upto)):
+                found.append(rows)
+                size += rows.nbytes
+                if limit is not None and limit > 1 and size > STEP_BYTES:
+                    break
+            else:
+                return upto, pa.concat_tables(found)
+            limit = max(1, limit // 4)
 
     def _by_key(self, rows: pa.Table, new: KeyPlaces, earlier: KeyPlaces) -> tuple[dict[str, Tombstones], KeyPlaces]:
         """What the new updates collect of their keys, by policy; and up to where everything of a key is collected."""
@@ -288,9 +298,11 @@ class Collector:
                 if named is not None and new is not None:
                     gone |= self._named(event.shard, *named, new)
                 else:
-                    found = pa.concat_tables([SCHEMA.empty_table(), *self._log.find(matching)])
-                    check_covering(event, found)
-                    gone |= Tombstones.at(found["shard"].to_numpy(), found["seq"].to_numpy())
+                    found = NO_TOMBSTONES
+                    for rows in self._log.find(matching):
+                        check_covering(event, rows)
+                        found |= Tombstones.at(rows["shard"].to_numpy(), rows["seq"].to_numpy())
+                    gone |= found
             except InvalidFilter as error:
                 refused.append(RefusedEvent(event.shard, event.seq, str(error)))
         return gone, refused

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import BeforeValidator, PrivateAttr
@@ -11,8 +12,10 @@ from pydantic import BeforeValidator, PrivateAttr
 from tidings.cluster import Cluster
 from tidings.collection import collectable
 from tidings.config.units import parse_duration
-from tidings.errors import InvalidOption
+from tidings.errors import InvalidOption, TidingsError
+from tidings.positions import Positions
 from tidings.stages import Stage
+from tidings.streams import Stream
 from tidings_gc_tombstones.collector import Collector
 from tidings_gc_tombstones.flows import passed_by_flows
 from tidings_gc_tombstones.policies import policies_of
@@ -23,7 +26,8 @@ if TYPE_CHECKING:
     from tidings.catalogue import Catalogue
     from tidings.stages.state import State
     from tidings.stream_definition import StreamDefinition
-    from tidings.streams import Stream
+
+logger = logging.getLogger(__name__)
 
 
 class CollectStage(Stage):
@@ -38,7 +42,8 @@ class CollectStage(Stage):
     max_inputs: ClassVar[int | None] = 1
     writes: ClassVar[bool] = False
 
-    _collector: Collector | None = PrivateAttr(default=None)
+    _stream: Stream | None = PrivateAttr(default=None)
+    _passed: Callable[[], Positions] | None = PrivateAttr(default=None)
     _due: float = PrivateAttr(default=0.0)
     _figures: dict[str, float] = PrivateAttr(default_factory=dict)
 
@@ -49,15 +54,9 @@ class CollectStage(Stage):
             raise InvalidOption(f"stream {inputs[0].name!r} has no policy to collect by: give it `collect:`")
 
     def begin(self, cluster: Catalogue, inputs: Sequence[Stream], output: Stream | None) -> None:
-        """Take the index of the stream over."""
-        stream = inputs[0]
-        passed = passed_by_flows(cluster, stream.name) if isinstance(cluster, Cluster) else None
-        self._collector = Collector(stream.definition, collectable(stream.definition, stream.log), passed)
-
-    def end(self) -> None:
-        """Let go of the index."""
-        if self._collector is not None:
-            self._collector.close()
+        """From now on this stream is collected."""
+        self._stream = inputs[0]
+        self._passed = passed_by_flows(cluster, self._stream.name) if isinstance(cluster, Cluster) else None
 
     def figures(self) -> Mapping[str, float]:
         """What was collected since the pipeline started."""
@@ -68,12 +67,25 @@ class CollectStage(Stage):
         return rows.select("stream", "shard", "seq", "index")
 
     def apply(self, batch: DataFrame, state: State) -> None:
-        """Collect, if it is time to."""
-        if self._collector is None or time.monotonic() < self._due:
+        """Collect, if it is time to; what fails is tried again the next time, as when somebody else collects."""
+        if self._stream is None or time.monotonic() < self._due:
             return
-        for step in self._collector.run():
-            counts = {"collected_updates": step.gone.count, "read_updates": step.read_rows, "seconds": step.seconds}
-            for name, value in {**counts, "refused_events": len(step.refused)}.items():
-                key = f"collect_{name}"
-                self._figures[key] = self._figures.get(key, 0.0) + value
+        try:
+            self._collect(self._stream)
+        except TidingsError as error:
+            self._count("failures", 1)
+            logger.warning("stream %r was not collected, and will be later: %s", self._stream.name, error)
         self._due = time.monotonic() + self.every
+
+    def _collect(self, stream: Stream) -> None:
+        # Opened for it: another collector may have taken the index over meanwhile.
+        with Collector(stream.definition, collectable(stream.definition, stream.log), self._passed) as collector:
+            for step in collector.run():
+                self._count("collected_updates", step.gone.count)
+                self._count("read_updates", step.read_rows)
+                self._count("seconds", step.seconds)
+                self._count("refused_events", len(step.refused))
+
+    def _count(self, name: str, value: float) -> None:
+        key = f"collect_{name}"
+        self._figures[key] = self._figures.get(key, 0.0) + value

@@ -104,6 +104,15 @@ def test_keys_with_one_hash_are_not_taken_for_one(scene: Scene, monkeypatch: pyt
         assert latest(scene) <= scene.held()
 
 
+def test_a_step_is_bounded_in_bytes_and_nothing_is_left_out(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collector, "STEP_BYTES", 100_000)
+    for seed in range(4):
+        scene.publish(*({**row, "attributes": {"note": "x" * 5_000}} for row in some(100, seed)))
+    with Collector(scene.stream, scene.log) as collecting:
+        assert len(list(collecting.run())) > 3
+    assert scene.held() == latest(scene)
+
+
 def test_a_collection_without_anything_new_collects_nothing(scene: Scene) -> None:
     scene.publish(*some(100, 1))
     scene.collect()

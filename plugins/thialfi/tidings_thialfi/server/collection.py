@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from tidings.collection import collect
-from tidings.errors import TidingsError
 from tidings.streams import Stream
 
 INTERVAL_S = 60.0
@@ -53,5 +52,5 @@ class StreamCollection:
         for stream in self._streams:
             try:
                 collect(stream.definition, stream.log)
-            except TidingsError as error:  # somebody else collects it, say; there will be another time
+            except Exception as error:  # noqa: BLE001 - somebody else collects it, say; there will be another time
                 logger.warning("stream %r was not collected, and will be later: %s", stream.name, error)
