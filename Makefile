@@ -24,7 +24,7 @@ test: $(JARS) ## all tests, two at a time; FAST=1 leaves out the slow ones, COVE
 	@echo "test: $(if $(FAST),all but the slow tests,all tests)"
 	@$(VENV)/bin/python -m pytest -n $(WORKERS) --dist worksteal $(if $(FAST),-m "not slow") $(if $(COVERAGE),--cov --cov-report=term) $(ARGS)
 
-lint: $(PACKAGES) ## format and rules (ruff), types (mypy), who imports whom (import-linter)
+lint: $(PACKAGES) ## format and rules (ruff), types (mypy), who imports whom (import-linter), what the pages say of the code
 	@echo "lint: ruff"
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
@@ -32,6 +32,8 @@ lint: $(PACKAGES) ## format and rules (ruff), types (mypy), who imports whom (im
 	@$(VENV)/bin/mypy
 	@echo "lint: layers"
 	@$(VENV)/bin/lint-imports --no-logo --no-cache
+	@echo "lint: faults, guarantees and pages that name code"
+	@$(VENV)/bin/python -m pytest -q tests/core/test_mutants.py tests/core/test_guarantees.py tests/core/test_architecture.py
 
 bench: $(JARS) ## all benchmarks; ONLY=<name> one of them, QUICK=1 in under a minute
 	@echo "bench: $(or $(ONLY),all)$(if $(QUICK), (quick))"

@@ -1126,7 +1126,7 @@ COLLECTING = (
         "gc-event-not-covered",
         "a gc event collects another one that matches what it does not",
         f"{COLLECTION}/collector.py",
-        "check_covering(event, found)",
+        "check_covering(event, rows)",
         "pass",
         COLLECTOR,
     ),
