@@ -13,7 +13,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,6 +24,7 @@ from tidings.storage import delta_staging
 from tidings.storage.delta_commits import milliseconds
 from tidings.tombstones import Tombstones
 from tidings.updates import SCHEMA
+from tidings_connectors.delta.overlays import Coverage, split, to_merge
 from tidings_connectors.delta.retention import Retention
 from tidings_connectors.delta.segments import (
     Offsets,
@@ -48,7 +49,6 @@ VACUUM_INTERVAL_S = 3600.0
 VACUUM_PAUSE_S = 300.0
 FAN_IN_SEGMENTS = 8  # neighbours of a like size that make a merge worth while
 TARGET_BYTES = 256 * 2**20  # of rows in memory, which is what a merge needs
-COVERED_SHARE = 0.25  # of a segment's rows; so each row that is collected costs the writing of four at most
 GRACE_HOURS = 1
 
 Condition = Callable[[SegmentSnapshot], bool]
@@ -107,28 +107,6 @@ def _clean(segments: Sequence[Segment], drop: int) -> int:
     return next(at for at in range(drop, -1, -1) if is_clean_cut(segments, at))
 
 
-def plan_overlays(rows: Sequence[int], fan_in: int = FAN_IN_SEGMENTS) -> int:
-    """How many overlays to merge, the smallest first, given their numbers of rows in that order.
-
-    As with segments, one is written anew only together with others that have as many rows in all.
-
-    >>> plan_overlays([1, 1, 1, 500], fan_in=3), plan_overlays([1, 2, 400, 500], fan_in=3)
-    (3, 0)
-    """
-    totals = itertools.accumulate(rows)
-    worth = [
-        at for at, (one, total) in enumerate(zip(rows, totals, strict=True), 1) if at >= fan_in and total >= 2 * one
-    ]
-    return max(worth, default=0)
-
-
-def _hull(run: Sequence[Segment]) -> Span:
-    """What these segments cover together."""
-    floors = np.minimum.reduce([segment.span.floors for segment in run])
-    heads = np.maximum.reduce([segment.span.heads for segment in run])
-    return Span(floors, heads, max(segment.span.time for segment in run))
-
-
 class Maintenance:
     """The maintenance of one log, by one of its writers."""
 
@@ -138,8 +116,7 @@ class Maintenance:
         self._running = threading.Lock()
         self._thread: threading.Thread | None = None
         self._vacuumed = -math.inf
-        # By overlay and segment: how many rows the one covers of the other.
-        self._covering: dict[tuple[str, str], int] = {}
+        self._coverage = Coverage()
 
     def after_commit(self, version: int) -> None:
         """Tell that this process made this version."""
@@ -171,31 +148,8 @@ class Maintenance:
         sizes = [segment.span.memory if segment.span.exact else TARGET_BYTES for segment in segments]
         runs = [segments[run] for run in plan_compaction(sizes)]
         merged = {segment.path for run in runs for segment in run}
-        runs += [[segment] for segment in self._covered(snapshot) if segment.path not in merged]
-        return self._merge(runs, snapshot.overlays)
-
-    def _covered(self, snapshot: SegmentSnapshot) -> Iterator[Segment]:
-        """The segments of whose rows overlays cover so many that it pays to write the others anew.
-
-        What an overlay covers of a segment never changes: so an overlay is read once, by whoever collects on and on.
-        """
-        segments = [segment for segment in snapshot.segments if segment.span.exact]
-        counts = dict.fromkeys((segment.path.name for segment in segments), 0)
-        covering: dict[tuple[str, str], int] = {}
-        for overlay in snapshot.overlays:
-            met = [one for one in segments if one.span.meets(overlay.span.floors, overlay.span.heads)]
-            unknown = [one for one in met if (overlay.path.name, one.path.name) not in self._covering]
-            if unknown:
-                hull = _hull(unknown)
-                over = read_overlays([overlay.path], hull.floors, hull.heads)
-                for one in unknown:
-                    count = over.within(one.span.floors, one.span.heads).count
-                    self._covering[overlay.path.name, one.path.name] = count
-            for one in met:
-                covering[overlay.path.name, one.path.name] = count = self._covering[overlay.path.name, one.path.name]
-                counts[one.path.name] += count
-        self._covering = covering
-        yield from (one for one in segments if counts[one.path.name] > COVERED_SHARE * one.span.rows)
+        runs += [[segment] for segment in self._coverage.worth_folding(snapshot) if segment.path not in merged]
+        return self._merge(runs, snapshot)
 
     def _adopt(self, segments: Sequence[Segment]) -> None:
         """Put sorted segments that know all shards in the place of files that another engine wrote."""
@@ -204,7 +158,7 @@ class Maintenance:
         cuts = [at for at in range(len(segments) + 1) if is_clean_cut(segments, at)]
         for run in (segments[start:end] for start, end in itertools.pairwise(cuts)):
             if not all(one.span.exact for one in run) and sum(one.span.memory for one in run) <= TARGET_BYTES:
-                self._merge([run], self._table.refresh().overlays)
+                self._merge([run], self._table.refresh())
 
     def checkpoint(self) -> None:
         """Write a Delta checkpoint, and delete the commit files that it makes needless."""
@@ -251,16 +205,19 @@ class Maintenance:
         sizes = [path.stat().st_size for path in self._table.folder.glob("*.parquet")]
         return sum(sizes) > 2 * sum(segment.size for segment in self._table.refresh().segments)
 
-    def _merge(self, runs: Sequence[Sequence[Segment]], overlays: Sequence[Segment]) -> int:
+    def _merge(self, runs: Sequence[Sequence[Segment]], snapshot: SegmentSnapshot) -> int:
         """Put one segment in the place of each run, with the tombstones that lie over it; how many files went away.
 
         All in one commit: an overlay must not lie over rows that have its tombstones already.
         """
-        spans = [_hull(run) for run in runs]
-        by_size = sorted(overlays, key=lambda one: one.span.rows)
-        small = plan_overlays([one.span.rows for one in by_size])
-        touched = by_size[:small]
-        touched += [one for one in by_size[small:] if any(one.span.meets(span.floors, span.heads) for span in spans)]
+        spans = [Span.around([segment.span for segment in run]) for run in runs]
+        touched = to_merge(snapshot)
+        merged = {one.path for one in touched}
+        touched += [
+            one
+            for one in snapshot.overlays
+            if one.path not in merged and any(one.span.meets(span.floors, span.heads) for span in spans)
+        ]
         if not runs and not touched:
             return 0
         old, new = [*itertools.chain(*runs), *touched], list[Segment]()
@@ -268,9 +225,9 @@ class Maintenance:
             for run, span in zip(runs, spans, strict=True):
                 rows = pa.Table.from_batches(Selection.of(run, touched).read(span.floors, span.heads), SCHEMA)
                 new.append(write_segment(self._table.folder, sort(rows), span))
-            if len(rest := self._uncovering(touched, spans)):
-                time = max(one.span.time for one in touched)
-                new.append(write_overlay(self._table.folder, rest, self._table.shards, time))
+            time = max((one.span.time for one in touched), default=0)
+            for part in split(self._rest(touched, spans), snapshot.segments):
+                new.append(write_overlay(self._table.folder, part, self._table.shards, time))
             replaced = self._replace(old, new, data_change=False)
         except FileNotFoundError:  # another writer was quicker
             replaced = False
@@ -279,10 +236,11 @@ class Maintenance:
                 one.path.unlink(missing_ok=True)
         return len(old) - len(new) if replaced else 0
 
-    def _uncovering(self, overlays: Sequence[Segment], spans: Sequence[Span]) -> Tombstones:
+    def _rest(self, overlays: Sequence[Segment], spans: Sequence[Span]) -> Tombstones:
         """What overlays have beside these spans, as far as it is held."""
         snapshot = self._table.refresh()
-        rest = read_overlays([one.path for one in overlays], snapshot.floors, snapshot.heads)
+        wider = [one.path for one in overlays if not any(one.span.lies_within(span) for span in spans)]
+        rest = read_overlays(wider, snapshot.floors, snapshot.heads)
         for span in spans:
             rest -= rest.within(span.floors, span.heads)
         return rest

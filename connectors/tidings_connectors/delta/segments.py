@@ -62,6 +62,7 @@ class Span:
     rows: int = 0
     updates: int = 0  # rows that are no tombstones
     overlay: bool = False  # it holds tombstones for updates in other segments, and covers nothing itself
+    gone: int = 0  # of an overlay: how many updates its tombstones stand for; 0 if it does not say
     exact: bool = True  # or read off the rows of a file that another engine wrote; these may be in any order
 
     def to_json(self) -> str:
@@ -74,6 +75,7 @@ class Span:
             "rows": self.rows,
             "updates": self.updates,
             "overlay": self.overlay,
+            "gone": self.gone,
         }
         return json.dumps(value)
 
@@ -83,8 +85,15 @@ class Span:
         value = json.loads(text)
         floors, heads = np.array(value["floors"], np.int64), np.array(value["heads"], np.int64)
         rows = value.get("rows", int((heads - floors).sum()))
-        updates = value.get("updates", rows)
-        return cls(floors, heads, value["time"], value["memory"], rows, updates, value.get("overlay", False))
+        updates, overlay, gone = value.get("updates", rows), value.get("overlay", False), value.get("gone", 0)
+        return cls(floors, heads, value["time"], value["memory"], rows, updates, overlay, gone)
+
+    @classmethod
+    def around(cls, spans: Sequence[Span]) -> Span:
+        """What these cover together."""
+        floors = np.minimum.reduce([span.floors for span in spans])
+        heads = np.maximum.reduce([span.heads for span in spans])
+        return cls(floors, heads, max(span.time for span in spans))
 
     @property
     def positions(self) -> int:
@@ -94,6 +103,11 @@ class Span:
     def meets(self, after: Offsets, upto: Offsets) -> bool:
         """Whether it has a position after the one and up to the other."""
         return bool(np.any(np.maximum(self.floors, after) < np.minimum(self.heads, upto)))
+
+    def lies_within(self, other: Span) -> bool:
+        """Whether the other covers all that lies between its ends."""
+        inside = (self.floors >= other.floors) & (self.heads <= other.heads)
+        return bool(np.all(inside | (self.floors == self.heads)))
 
 
 @dataclass(frozen=True)
@@ -254,7 +268,7 @@ def write_overlay(folder: Path, gone: Tombstones, shards: int, time: int) -> Seg
     np.minimum.at(floors, gone.shard, gone.first - 1)
     np.maximum.at(heads, gone.shard, gone.last)
     floors = np.where(floors == UNKNOWN, heads, floors)
-    return write_segment(folder, gone.rows(), Span(floors, heads, time, overlay=True))
+    return write_segment(folder, gone.rows(), Span(floors, heads, time, overlay=True, gone=gone.count))
 
 
 @contextlib.contextmanager

@@ -65,6 +65,7 @@ class RunFile:
         self.path = path
         self._layout = layout
         self._checksums = checksums
+        self._checked: set[int] = set()
         # The reader keeps the mapping, and every slice of it does: the file may be deleted meanwhile.
         self._mapped = pa.memory_map(str(path)).read_buffer()
         self._check(0)
@@ -110,10 +111,13 @@ class RunFile:
             self._check(region)
 
     def _check(self, region: int) -> None:
+        if region in self._checked:
+            return
         start = self._checksums[region - 1][0] if region else 0
         end, checksum = self._checksums[region]
         if zlib.crc32(self._mapped[start:end]) != checksum:
             raise LogUnavailable(f"run {self.path} is damaged between bytes {start} and {end}: restart its writer")
+        self._checked.add(region)
 
 
 def write_run(path: Path, layout: Layout, rows: Sequence[pa.Table], size: int) -> tuple[int, Checksums]:

@@ -122,6 +122,7 @@ class Collector:
 
         A large history that was never collected is left to Spark, if there is one.
         """
+        self._index.take_over()
         end = self._end()
         while True:
             step = self._first_step(end, spark()) if spark and self._is_large(end) else self._step(end, STEP_ROWS)
@@ -236,9 +237,8 @@ class Collector:
     ) -> Collection:
         """The step, with what is obsolete because it is old."""
         if self.policies.prefixes:
-            reached = self._by_prefix(prefix, upto)
-            by_policy |= {name: _upto(prefix, reach) for name, reach in reached.items()}
-            prefix = np.maximum.reduce([prefix, *reached.values()])
+            oldest, prefix = self._by_prefix(prefix, upto)
+            by_policy |= oldest
         by_policy = {name: gone.within(floors, upto - 1) for name, gone in by_policy.items()}
         seconds = time.monotonic() - began
         return Collection(upto, prefix, by_policy, tuple(refused), read_rows, seconds, after, places, marks)
@@ -316,9 +316,10 @@ class Collector:
         found = found.take(found.seq < before)
         return Tombstones.at(found.shard, found.seq)
 
-    def _by_prefix(self, prefix: Integers, upto: Integers) -> dict[str, Integers]:
-        """Up to where each shard is obsolete, by each policy for the oldest updates."""
+    def _by_prefix(self, prefix: Integers, upto: Integers) -> tuple[dict[str, Tombstones], Integers]:
+        """The oldest updates that are obsolete, by each policy for them; and up to where each shard is by any."""
         now_ms = int(self._clock() * 1000)
+        gone = dict.fromkeys(self.policies.prefixes, NO_TOMBSTONES)
         reached = {name: prefix.copy() for name in self.policies.prefixes}
         at = np.where(prefix < upto, prefix, upto)
         while np.any(at < upto):
@@ -326,17 +327,20 @@ class Collector:
             if not len(rows):
                 break
             shards, seqs = rows["shard"].to_numpy(), rows["seq"].to_numpy()
-            times_ms = _times_ms(rows, now_ms)
+            held = pc.not_equal(rows["kind"], TOMBSTONE).to_numpy(zero_copy_only=False)
+            times_ms = _times_ms(rows, held, now_ms)
             for shard, last in ends(rows).items():
                 mine = np.flatnonzero((shards == shard) & (seqs <= upto[shard]))
                 going_on = False
                 for name, policy in self.policies.prefixes.items():
                     count = policy.obsolete(seqs[mine], times_ms[mine], int(upto[shard]), now_ms)
                     if count and reached[name][shard] >= at[shard]:
-                        reached[name][shard] = seqs[mine[count - 1]]
+                        old = mine[:count]
+                        reached[name][shard] = seqs[old[-1]]
+                        gone[name] |= Tombstones.at(shards[old][held[old]], seqs[old][held[old]])
                         going_on |= count == len(mine)
                 at[shard] = last.seq if going_on and last.seq < upto[shard] else upto[shard]
-        return reached
+        return gone, np.maximum.reduce([prefix, *reached.values()])
 
 
 def named_objects(matching: Filter) -> tuple[list[str], int] | None:
@@ -363,17 +367,11 @@ def named_objects(matching: Filter) -> tuple[list[str], int] | None:
     return (names, before) if names else None
 
 
-def _times_ms(rows: pa.Table, now_ms: int) -> Integers:
+def _times_ms(rows: pa.Table, held: npt.NDArray[np.bool_], now_ms: int) -> Integers:
     """When each was committed, by its own word; one that does not say it is taken to be young, and a tombstone old."""
     times = pc.cast(pc.cast(rows["time"], pa.timestamp("ms", "UTC"), safe=False), pa.int64())
     known = np.minimum(pc.fill_null(times, now_ms).to_numpy(), now_ms)
-    return np.where(pc.equal(rows["kind"], TOMBSTONE).to_numpy(), 0, known)
-
-
-def _upto(before: Integers, reached: Integers) -> Tombstones:
-    """All after the one and up to the other."""
-    shards = np.flatnonzero(reached > before)
-    return Tombstones.runs(shards, before[shards] + 1, reached[shards])
+    return np.where(held, known, 0)
 
 
 def _heads(log: CollectableLog) -> Integers:

@@ -103,7 +103,7 @@ class KeyIndex:
 
     def find(self, some: KeyPlaces) -> KeyPlaces:
         """The places of the keys of these, as far as they are not collected."""
-        rows = self._reader.lookup(some.hash)
+        rows = (self._writer or self._reader).lookup(some.hash)
         is_place = rows["place"].to_numpy() != MARK
         found = _places(rows.filter(pa.array(is_place & ~_superseded(rows))), "place")
         groups = (some + found).groups()
@@ -111,30 +111,8 @@ class KeyIndex:
         wanted[groups[: len(some)]] = True
         return found.take(wanted[groups[len(some) :]])
 
-    def update(self, new: KeyPlaces, marks: KeyPlaces, note: Mapping[str, Any]) -> None:
-        """Add places, and marks before which all of their key are collected, and change the note, in one step."""
-        rows = [
-            pa.table([some.hash, places, some.seq, some.shard, some.key], schema=ROWS)
-            for some, places in ((new, new.seq), (marks, np.full(len(marks), MARK)))
-        ]
-        self._open().append(pa.concat_tables(rows), dict(note))
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._open().rebuild([], note={})
-
-    def close(self) -> None:
-        """Stop merging runs."""
-        if self._writer is not None:
-            self._writer.close()
-
-    def __enter__(self) -> KeyIndex:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def _open(self) -> Runs:
+    def take_over(self) -> Runs:
+        """Be the one who writes it, and check all that is there."""
         if self._writer is None:
             self._writer = Runs(
                 self._folder,
@@ -146,6 +124,29 @@ class KeyIndex:
                 forget=lambda rows: rows["place"].to_numpy() == MARK,
             )
         return self._writer
+
+    def update(self, new: KeyPlaces, marks: KeyPlaces, note: Mapping[str, Any]) -> None:
+        """Add places, and marks before which all of their key are collected, and change the note, in one step."""
+        rows = [
+            pa.table([some.hash, places, some.seq, some.shard, some.key], schema=ROWS)
+            for some, places in ((new, new.seq), (marks, np.full(len(marks), MARK)))
+        ]
+        self.take_over().append(pa.concat_tables(rows), dict(note))
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.take_over().rebuild([], note={})
+
+    def close(self) -> None:
+        """Stop merging runs."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def __enter__(self) -> KeyIndex:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
 
 
 def _places(rows: pa.Table, seq: str) -> KeyPlaces:

@@ -167,6 +167,25 @@ def test_what_is_older_is_collected_up_to_the_first_that_is_not_and_the_newest_s
     assert len(scene.held()) == SHARDS
 
 
+def test_the_newest_of_a_shard_stays_only_until_there_is_a_newer_one(scene: Scene) -> None:
+    scene.collected_by(max_age="P7D")
+    now = dt.datetime(2031, 5, 20, tzinfo=dt.UTC)
+    for _ in range(3):
+        scene.publish(*({"object": f"o{n}", "time": now - dt.timedelta(days=30)} for n in range(20)))
+        scene.collect(clock=now.timestamp)
+        assert len(scene.held()) == SHARDS
+
+
+def test_what_was_collected_is_not_counted_again_by_a_policy_that_comes_later(scene: Scene) -> None:
+    scene.publish(*some(200, 1))
+    scene.collect()
+    left = len(scene.held())
+    scene.collected_by(latest_per_key=True, keep_last=2)
+    with Collector(scene.stream, scene.log) as collecting:
+        gone = sum(step.gone.count for step in collecting.run())
+    assert gone == left - len(scene.held()) > 0
+
+
 def test_a_gc_event_collects_what_it_matches_before_it_and_nothing_after_it(scene: Scene) -> None:
     scene.collected_by(events=True)
     scene.publish(*({"object": name, "version": n} for n in range(3) for name in ("tmp/1", "tmp/2", "kept")))
