@@ -81,19 +81,21 @@ def plan_command(
         one = cluster.stream(stream)
         with _collector(cluster, one) as collector:
             found = collector.plan()
+            kept = _kept_for(cluster, collector)
         sizes = _log(one).sizes()
     each = sizes.bytes / sizes.updates if sizes.updates else 0.0
     gone = [*found.by_policy.items(), ("all", found.gone)]
     plans = [{"policy": name, "updates": gone.count, "bytes": int(gone.count * each)} for name, gone in gone]
     rows = [tuple(plan.values()) for plan in plans]
     refused = [{"shard": event.shard, "seq": event.seq, "reason": event.reason} for event in found.refused]
-    value = {"stream": stream, "held": sizes.updates, "policies": plans, "refused": refused}
+    value = {"stream": stream, "held": sizes.updates, "policies": plans, "refused": refused, "kept_for": kept}
 
     def show() -> None:
         print_table(["POLICY", "UPDATES", "BYTES"], rows)
         note(f"{sizes.updates:,} updates are held; nothing was collected")
         for event in found.refused:
             note(f"the gc event at {event.seq} of shard {event.shard} would collect nothing: {event.reason}")
+        _tell_kept(kept)
 
     emit(value, json, show)
 
@@ -134,6 +136,7 @@ def _run(cluster: Cluster, stream: Stream, session: Callable[[], SparkSession]) 
             refused |= {(each.shard, each.seq): each.reason for each in step.refused}
             if steps > 1:
                 note(f"{stream.name}: {read:,} updates read, {collected:,} collected")
+        _tell_kept(_kept_for(cluster, collector), f"{stream.name}: ")
     for (shard, seq), reason in refused.items():
         note(f"{stream.name}: the gc event at {seq} of shard {shard} collects nothing: {reason}")
     return {"stream": stream.name, "read": read, "collected": collected, "refused": len(refused)}
@@ -177,6 +180,17 @@ def _collector(cluster: Cluster, stream: Stream) -> Collector:
     from tidings_gc_tombstones.flows import passed_by_flows
 
     return Collector(stream.definition, _log(stream), passed_by_flows(cluster, stream.name))
+
+
+def _kept_for(cluster: Cluster, collector: Collector) -> dict[str, int]:
+    from tidings_gc_tombstones.flows import kept_for
+
+    return kept_for(cluster, collector.stream.name) if collector.policies.protect_flows else {}
+
+
+def _tell_kept(kept: dict[str, int], prefix: str = "") -> None:
+    for application, count in kept.items():
+        note(f"{prefix}{count:,} positions are protected: application {application!r} has not acknowledged them")
 
 
 def _log(stream: Stream) -> Any:

@@ -44,6 +44,7 @@ class CollectStage(Stage):
 
     _stream: Stream | None = PrivateAttr(default=None)
     _passed: Callable[[], Positions] | None = PrivateAttr(default=None)
+    _collector: Collector | None = PrivateAttr(default=None)
     _due: float = PrivateAttr(default=0.0)
     _figures: dict[str, float] = PrivateAttr(default_factory=dict)
 
@@ -57,6 +58,12 @@ class CollectStage(Stage):
         """From now on this stream is collected."""
         self._stream = inputs[0]
         self._passed = passed_by_flows(cluster, self._stream.name) if isinstance(cluster, Cluster) else None
+
+    def end(self) -> None:
+        """Let go of the index."""
+        if self._collector is not None:
+            self._collector.close()
+            self._collector = None
 
     def figures(self) -> Mapping[str, float]:
         """What was collected since the pipeline started."""
@@ -73,18 +80,20 @@ class CollectStage(Stage):
         try:
             self._collect(self._stream)
         except TidingsError as error:
+            self.end()  # another collector may have taken the index over: that is noticed by a new one
             self._count("failures", 1)
             logger.warning("stream %r was not collected, and will be later: %s", self._stream.name, error)
         self._due = time.monotonic() + self.every
 
     def _collect(self, stream: Stream) -> None:
-        # Opened for it: another collector may have taken the index over meanwhile.
-        with Collector(stream.definition, collectable(stream.definition, stream.log), self._passed) as collector:
-            for step in collector.run():
-                self._count("collected_updates", step.gone.count)
-                self._count("read_updates", step.read_rows)
-                self._count("seconds", step.seconds)
-                self._count("refused_events", len(step.refused))
+        if self._collector is None:
+            log = collectable(stream.definition, stream.log)
+            self._collector = Collector(stream.definition, log, self._passed)
+        for step in self._collector.run():
+            self._count("collected_updates", step.gone.count)
+            self._count("read_updates", step.read_rows)
+            self._count("seconds", step.seconds)
+            self._count("refused_events", len(step.refused))
 
     def _count(self, name: str, value: float) -> None:
         key = f"collect_{name}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import uuid
 from collections.abc import Iterator
@@ -42,6 +43,7 @@ def run(address: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         file.write_bytes(stdin.encode() if isinstance(stdin, str) else stdin)
         with file.open() as opened, monkeypatch.context() as patch:
             patch.setattr(sys, "stdin", opened)
+            patch.setattr(os, "nice", lambda increment: increment)  # that is for good, and for all tests after it
             capfd.readouterr()
             code = main(list(arguments))
         out, err = capfd.readouterr()

@@ -132,3 +132,15 @@ def test_policies_come_from_tidings_yml_and_can_be_changed(joined: Cluster, run:
     result = run("apply", str(file))
     assert result.code == 1
     assert "tidings.yml:1: streams.contacts.collect: keep_last: 'many' is no number of updates to keep" in result.err
+
+
+def test_who_is_protected_is_named(joined: Cluster, run: Run, tmp_path: Path) -> None:
+    policies = {"latest_per_key": True, "protect_flows": True}
+    stream = joined.create_stream("contacts", 2, f"delta:{tmp_path / 'contacts'}", collect=policies)
+    with stream.producer() as producer:
+        producer.publish_many([{"object": "o", "version": v} for v in range(50)]).result()
+    joined.create_application("cache", ["contacts"], start="earliest")
+    assert run("gc", "plan", "contacts", "--json").json["kept_for"] == {"cache": 50}
+    done = run("gc", "run", "contacts")
+    assert "contacts: 50 positions are protected: application 'cache' has not acknowledged them" in done.err
+    assert len(held(stream.log)) == 50
