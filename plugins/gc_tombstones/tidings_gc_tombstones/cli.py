@@ -77,10 +77,12 @@ def plan_command(
     stream: Name, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
 ) -> None:
     """Show what `run` would collect now, by policy, and collect nothing. BYTES are about those that it takes up."""
+    from tidings.runtime.session import session
+
     with connected(zookeeper, timeout) as cluster:
         one = cluster.stream(stream)
         with _collector(cluster, one) as collector:
-            found = collector.plan()
+            found = collector.plan(session)
             kept = _kept_for(cluster, collector)
         sizes = _log(one).sizes()
     each = sizes.bytes / sizes.updates if sizes.updates else 0.0

@@ -125,19 +125,25 @@ class Collector:
         self._index.take_over()
         end = self._end()
         while True:
-            step = self._first_step(end, spark()) if spark and self._is_large(end) else self._step(end, STEP_ROWS)
+            by_spark = spark and not self._seen() and self._is_large(end)
+            step = self._first_step(end, spark()) if spark and by_spark else self._step(end, STEP_ROWS)
             self._commit(step)
             yield step
             if np.all(step.upto >= end):
                 return
 
-    def plan(self) -> Collection:
-        """What would be collected now."""
-        return self._step(self._end(), None)
+    def plan(self, spark: Callable[[], SparkSession] | None = None) -> Collection:
+        """What would be collected now. Where there is much to look at, that is left to Spark, if there is one."""
+        end = self._end()
+        return self._first_step(end, spark()) if spark and self._is_large(end) else self._step(end, None)
 
     def _is_large(self, end: Integers) -> bool:
-        """Whether there is more than an index would be of use for."""
-        return not self._seen() and self._key is not None and int((end - self._floors()).sum()) >= HISTORY_ROWS
+        """Whether there is more to read than an index would be of use for."""
+        return self._key is not None and int((end - self._reached(self._floors())).sum()) >= HISTORY_ROWS
+
+    def _reached(self, floors: Integers) -> Integers:
+        """Up to where the index has seen all that is held."""
+        return np.maximum(np.array(self._seen().get("upto", floors.tolist()), np.int64), floors)
 
     # What the index has seen
 
@@ -206,20 +212,21 @@ class Collector:
         began, last = time.monotonic(), self._log.last_transaction(APPLICATION)
         note = self._seen()
         floors = self._floors()
-        after = np.maximum(np.array(note.get("upto", floors.tolist()), np.int64), floors)
-        upto, rows = self._read(after, end, limit)
+        upto, rows = end, SCHEMA.empty_table()
+        if self._key is not None:
+            upto, rows = self._read(self._reached(floors), end, limit)
+        prefix = np.maximum(np.array(note.get("prefix", floors.tolist()), np.int64), floors)
         events, refused = self._events(rows)
         by_policy: dict[str, Tombstones] = {}
         places = marks = None
         if self._key is not None:
             places = KeyPlaces.of(rows, keys_of(rows, self._key))
             earlier = self._index.find(places) if note else KeyPlaces.none()
+            earlier = earlier.take(earlier.seq > prefix[earlier.shard])
             by_policy, marks = self._by_key(rows, places, earlier)
-        if events:
-            found, more = self._by_events(events, places, bool(note))
-            by_policy["events"] = found
+        if self.policies.explicit_events:
+            by_policy["events"], more = self._by_events(events, places, bool(note))
             refused += more
-        prefix = np.maximum(np.array(note.get("prefix", floors.tolist()), np.int64), floors)
         return self._finished(began, last, floors, upto, prefix, by_policy, refused, len(rows), places, marks)
 
     def _finished(
@@ -237,8 +244,9 @@ class Collector:
     ) -> Collection:
         """The step, with what is obsolete because it is old."""
         if self.policies.prefixes:
-            oldest, prefix = self._by_prefix(prefix, upto)
+            oldest, prefix, looked_at = self._by_prefix(prefix, upto)
             by_policy |= oldest
+            read_rows += looked_at
         by_policy = {name: gone.within(floors, upto - 1) for name, gone in by_policy.items()}
         seconds = time.monotonic() - began
         return Collection(upto, prefix, by_policy, tuple(refused), read_rows, seconds, after, places, marks)
@@ -316,16 +324,18 @@ class Collector:
         found = found.take(found.seq < before)
         return Tombstones.at(found.shard, found.seq)
 
-    def _by_prefix(self, prefix: Integers, upto: Integers) -> tuple[dict[str, Tombstones], Integers]:
-        """The oldest updates that are obsolete, by each policy for them; and up to where each shard is by any."""
+    def _by_prefix(self, prefix: Integers, upto: Integers) -> tuple[dict[str, Tombstones], Integers, int]:
+        """The oldest updates that are obsolete, by policy; up to where each shard is; and how many were looked at."""
         now_ms = int(self._clock() * 1000)
         gone = dict.fromkeys(self.policies.prefixes, NO_TOMBSTONES)
         reached = {name: prefix.copy() for name in self.policies.prefixes}
+        looked_at = 0
         at = np.where(prefix < upto, prefix, upto)
         while np.any(at < upto):
             rows = self._log.tail(_positions(np.where(at < upto, at, _heads(self._log))), PREFIX_ROWS)
             if not len(rows):
                 break
+            looked_at += len(rows)
             shards, seqs = rows["shard"].to_numpy(), rows["seq"].to_numpy()
             held = pc.not_equal(rows["kind"], TOMBSTONE).to_numpy(zero_copy_only=False)
             times_ms = _times_ms(rows, held, now_ms)
@@ -340,7 +350,7 @@ class Collector:
                         gone[name] |= Tombstones.at(shards[old][held[old]], seqs[old][held[old]])
                         going_on |= count == len(mine)
                 at[shard] = last.seq if going_on and last.seq < upto[shard] else upto[shard]
-        return gone, np.maximum.reduce([prefix, *reached.values()])
+        return gone, np.maximum.reduce([prefix, *reached.values()]), looked_at
 
 
 def named_objects(matching: Filter) -> tuple[list[str], int] | None:
