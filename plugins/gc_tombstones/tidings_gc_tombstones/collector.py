@@ -29,7 +29,7 @@ from tidings.tombstones import NO_TOMBSTONES, Tombstones
 from tidings.updates import SCHEMA, TOMBSTONE
 from tidings_gc_tombstones import spark_history
 from tidings_gc_tombstones.covering import GcEvent, check_covering, explicit_rows, gc_event
-from tidings_gc_tombstones.index import KeyIndex, KeyPlaces
+from tidings_gc_tombstones.index import NO_PLACES, KeyIndex, KeyPlaces
 from tidings_gc_tombstones.keys import DEFAULT_KEY, keys_of
 from tidings_gc_tombstones.policies import policies_of
 
@@ -67,8 +67,9 @@ class Collection:
     read_rows: int = 0
     seconds: float = 0.0
     after: int = -1  # the log's last transaction, when the step began
-    places: KeyPlaces | None = None
-    marks: KeyPlaces | None = None
+    places: KeyPlaces = NO_PLACES
+    marks: KeyPlaces = NO_PLACES
+    taken: KeyPlaces = NO_PLACES  # what explicit gc events collect
 
     @property
     def gone(self) -> Tombstones:
@@ -160,9 +161,9 @@ class Collector:
 
     def _commit(self, step: Collection) -> None:
         note = self._seen()
-        number, none = secrets.randbits(62), KeyPlaces.none()
+        number = secrets.randbits(62)
         if note:
-            self._index.update(none, none, {**note, "next": number})
+            self._index.update(NO_PLACES, NO_PLACES, NO_PLACES, {**note, "next": number})
         elif self._index.note:
             logger.info("stream %r: its index does not belong to the log, and is made anew", self.stream.name)
             self._index.clear()
@@ -179,7 +180,7 @@ class Collector:
             "read": step.read_rows,
             "refused": [[one.shard, one.seq, one.reason] for one in step.refused[:MAX_REFUSED]],
         }
-        self._index.update(step.places or none, step.marks or none, now)
+        self._index.update(step.places, step.marks, step.taken, now)
 
     def _end(self) -> Integers:
         heads = {shard: bounds.head for shard, bounds in self._log.bounds().items()}
@@ -202,32 +203,31 @@ class Collector:
         refused: list[RefusedEvent] = []
         if self.policies.explicit_events:
             events, refused = self._events(spark_history.explicit_rows_of(rows))
-            by_policy["events"], more = self._by_events(events, None, False)
+            by_policy["events"], _, more = self._by_events(events, NO_PLACES, False)
+            places = places.take(~by_policy["events"].covers(places.shard, places.seq))
             refused += more
-        return self._finished(
-            began, last, floors, end, floors, by_policy, refused, int((end - floors).sum()), places, None
-        )
+        size = int((end - floors).sum())
+        return self._finished(began, last, floors, end, floors, by_policy, refused, size, places)
 
     def _step(self, end: Integers, limit: int | None) -> Collection:
         began, last = time.monotonic(), self._log.last_transaction(APPLICATION)
         note = self._seen()
         floors = self._floors()
-        upto, rows = end, SCHEMA.empty_table()
-        if self._key is not None:
-            upto, rows = self._read(self._reached(floors), end, limit)
         prefix = np.maximum(np.array(note.get("prefix", floors.tolist()), np.int64), floors)
-        events, refused = self._events(rows)
-        by_policy: dict[str, Tombstones] = {}
-        places = marks = None
-        if self._key is not None:
-            places = KeyPlaces.of(rows, keys_of(rows, self._key))
-            earlier = self._index.find(places) if note else KeyPlaces.none()
-            earlier = earlier.take(earlier.seq > prefix[earlier.shard])
-            by_policy, marks = self._by_key(rows, places, earlier)
+        if self._key is None:
+            return self._finished(began, last, floors, end, prefix, {}, [], 0)
+        self._index.pass_over(prefix)
+        upto, rows = self._read(self._reached(floors), end, limit)
+        places = KeyPlaces.of(rows, keys_of(rows, self._key))
+        by_policy, marks = self._by_key(rows, places, self._index.find(places) if note else NO_PLACES)
+        refused: list[RefusedEvent] = []
+        taken = NO_PLACES
         if self.policies.explicit_events:
-            by_policy["events"], more = self._by_events(events, places, bool(note))
+            events, refused = self._events(rows)
+            by_policy["events"], taken, more = self._by_events(events, places, bool(note))
+            places = places.take(~by_policy["events"].covers(places.shard, places.seq))
             refused += more
-        return self._finished(began, last, floors, upto, prefix, by_policy, refused, len(rows), places, marks)
+        return self._finished(began, last, floors, upto, prefix, by_policy, refused, len(rows), places, marks, taken)
 
     def _finished(
         self,
@@ -239,8 +239,9 @@ class Collector:
         by_policy: dict[str, Tombstones],
         refused: list[RefusedEvent],
         read_rows: int,
-        places: KeyPlaces | None,
-        marks: KeyPlaces | None,
+        places: KeyPlaces = NO_PLACES,
+        marks: KeyPlaces = NO_PLACES,
+        taken: KeyPlaces = NO_PLACES,
     ) -> Collection:
         """The step, with what is obsolete because it is old."""
         if self.policies.prefixes:
@@ -249,7 +250,7 @@ class Collector:
             read_rows += looked_at
         by_policy = {name: gone.within(floors, upto - 1) for name, gone in by_policy.items()}
         seconds = time.monotonic() - began
-        return Collection(upto, prefix, by_policy, tuple(refused), read_rows, seconds, after, places, marks)
+        return Collection(upto, prefix, by_policy, tuple(refused), read_rows, seconds, after, places, marks, taken)
 
     def _read(self, after: Integers, end: Integers, limit: int | None) -> tuple[Integers, pa.Table]:
         """The next updates, without their payloads, and up to where: fewer than the limit, if they are large."""
@@ -295,34 +296,44 @@ class Collector:
         return taken, refused
 
     def _by_events(
-        self, events: list[GcEvent], new: KeyPlaces | None, indexed: bool
-    ) -> tuple[Tombstones, list[RefusedEvent]]:
-        """What gc events collect. One that matches another one that it does not cover collects nothing."""
-        gone, refused = NO_TOMBSTONES, []
+        self, events: list[GcEvent], new: KeyPlaces, indexed: bool
+    ) -> tuple[Tombstones, KeyPlaces, list[RefusedEvent]]:
+        """What gc events collect, as positions and by key. One that matches another one that it does not cover collects
+        nothing.
+        """
+        gone, taken, refused = NO_TOMBSTONES, NO_PLACES, []
         for event in events:
             matching = event.matching() & Equals("shard", event.shard)
             try:
                 named = named_objects(matching) if self._key == DEFAULT_KEY and indexed else None
-                if named is not None and new is not None:
-                    gone |= self._named(event.shard, *named, new)
+                if named is not None:
+                    found, places = self._named(event.shard, *named, new)
                 else:
-                    found = NO_TOMBSTONES
-                    for rows in self._log.find(matching):
-                        check_covering(event, rows)
-                        found |= Tombstones.at(rows["shard"].to_numpy(), rows["seq"].to_numpy())
-                    gone |= found
+                    found, places = self._scanned(event, matching, indexed)
             except InvalidFilter as error:
                 refused.append(RefusedEvent(event.shard, event.seq, str(error)))
-        return gone, refused
+            else:
+                gone, taken = gone | found, taken + places
+        return gone, taken, refused
 
-    def _named(self, shard: int, objects: list[str], before: int, new: KeyPlaces) -> Tombstones:
+    def _named(self, shard: int, objects: list[str], before: int, new: KeyPlaces) -> tuple[Tombstones, KeyPlaces]:
         """The updates of these objects before a seq: found by the index, and among those that are new."""
         keys = pa.array([name.encode() for name in objects], pa.binary())
         asked = KeyPlaces.at(np.full(len(keys), shard, np.int32), np.zeros(len(keys), np.int64), keys)
         mine = new.take((new.shard == shard) & pc.is_in(new.key, keys).to_numpy(zero_copy_only=False))
         found = self._index.find(asked) + mine
         found = found.take(found.seq < before)
-        return Tombstones.at(found.shard, found.seq)
+        return Tombstones.at(found.shard, found.seq), found
+
+    def _scanned(self, event: GcEvent, matching: Filter, indexed: bool) -> tuple[Tombstones, KeyPlaces]:
+        """The updates that a gc event matches, wherever they are; by key, too, if the index knows of them."""
+        gone, places = NO_TOMBSTONES, NO_PLACES
+        for rows in self._log.find(matching):
+            check_covering(event, rows)
+            gone |= Tombstones.at(rows["shard"].to_numpy(), rows["seq"].to_numpy())
+            if indexed:
+                places += KeyPlaces.of(rows, keys_of(rows, self._key or DEFAULT_KEY))
+        return gone, places
 
     def _by_prefix(self, prefix: Integers, upto: Integers) -> tuple[dict[str, Tombstones], Integers, int]:
         """The oldest updates that are obsolete, by policy; up to where each shard is; and how many were looked at."""

@@ -1,8 +1,9 @@
 """The index of a collected stream: where the updates of each key are that are not collected yet.
 
-Sorted runs (`tidings.storage.sorted_runs`) of two kinds of rows. A *place* says that an update of a key is at a `seq`;
-a *mark* says that all places of its key before a `seq` are collected. So to collect the earlier updates of a key costs
-one row, however many they are; what a mark makes needless goes when runs are merged.
+Sorted runs (`tidings.storage.sorted_runs`) of three kinds of rows. A *place* says that an update of a key is at a
+`seq`; a *mark* says that all places of its key before a `seq` are collected, so to collect the earlier updates of a key
+costs one row, however many they are; a *hole* says that one place is. What these make needless goes when runs are
+merged, and so does what lies before the oldest update that is held.
 
 Runs are sorted by a hash of shard and key. The hash is where to look, and the key itself, which the rows have, decides:
 two keys with one hash are told apart, and where runs keep only one of them, the other is not collected.
@@ -56,11 +57,6 @@ class KeyPlaces:
             rows, keys = rows.select(["shard", "seq"]).filter(keyed), keys.filter(keyed)
         return cls.at(rows["shard"].to_numpy(), rows["seq"].to_numpy(), keys)
 
-    @classmethod
-    def none(cls) -> KeyPlaces:
-        """No places."""
-        return cls.at(np.empty(0, np.int32), np.empty(0, np.int64), pa.array([], pa.binary()))
-
     def __len__(self) -> int:
         return len(self.seq)
 
@@ -85,6 +81,9 @@ class KeyPlaces:
         return numbers
 
 
+NO_PLACES = KeyPlaces.at(np.empty(0, np.int32), np.empty(0, np.int64), pa.array([], pa.binary()))
+
+
 class KeyIndex:
     """The index in a folder. Any number of processes read it; whoever writes it takes it over. A context manager."""
 
@@ -92,6 +91,7 @@ class KeyIndex:
         self._folder = folder
         self._reader = RunReader(folder)
         self._writer: Runs | None = None
+        self._passed = np.empty(0, np.int64)
 
     @property
     def note(self) -> dict[str, Any]:
@@ -104,8 +104,8 @@ class KeyIndex:
     def find(self, some: KeyPlaces) -> KeyPlaces:
         """The places of the keys of these, as far as they are not collected."""
         rows = (self._writer or self._reader).lookup(some.hash)
-        is_place = rows["place"].to_numpy() != MARK
-        found = _places(rows.filter(pa.array(is_place & ~_superseded(rows))), "place")
+        is_place = rows["place"].to_numpy() == rows["seq"].to_numpy()
+        found = _places(rows.filter(pa.array(is_place & ~self._needless(rows))), "place")
         groups = (some + found).groups()
         wanted = np.zeros(groups.max(initial=-1) + 1, np.bool_)
         wanted[groups[: len(some)]] = True
@@ -120,16 +120,26 @@ class KeyIndex:
                 key="hash",
                 identity=("place",),
                 order="seq",
-                superseded=_superseded,
-                forget=lambda rows: rows["place"].to_numpy() == MARK,
+                superseded=self._needless,
+                forget=lambda rows: rows["place"].to_numpy() != rows["seq"].to_numpy(),
             )
         return self._writer
 
-    def update(self, new: KeyPlaces, marks: KeyPlaces, note: Mapping[str, Any]) -> None:
-        """Add places, and marks before which all of their key are collected, and change the note, in one step."""
+    def pass_over(self, upto: Integers) -> None:
+        """Whatever is at these positions and before them, a seq for each shard, is collected."""
+        self._passed = upto
+
+    def update(self, new: KeyPlaces, marks: KeyPlaces, gone: KeyPlaces, note: Mapping[str, Any]) -> None:
+        """Change the note, and in the same step add places, marks before which all of their key are collected, and
+        places that are.
+        """
         rows = [
-            pa.table([some.hash, places, some.seq, some.shard, some.key], schema=ROWS)
-            for some, places in ((new, new.seq), (marks, np.full(len(marks), MARK)))
+            pa.table([some.hash, places, seqs, some.shard, some.key], schema=ROWS)
+            for some, places, seqs in (
+                (new, new.seq, new.seq),
+                (marks, np.full(len(marks), MARK), marks.seq),
+                (gone, gone.seq, gone.seq + 1),
+            )
         ]
         self.take_over().append(pa.concat_tables(rows), dict(note))
 
@@ -148,14 +158,22 @@ class KeyIndex:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    def _needless(self, rows: pa.Table) -> Mask:
+        """Which places are collected, as marks say, or passed; the rows are all those of some hashes, and sorted."""
+        places, passed = rows["place"].to_numpy(), self._passed
+        needless = _marked(rows)
+        if len(passed):
+            needless |= (places != MARK) & (places <= passed[rows["shard"].to_numpy()])
+        return needless
+
 
 def _places(rows: pa.Table, seq: str) -> KeyPlaces:
     shards, seqs, hashes = (rows[name].to_numpy() for name in ("shard", seq, "hash"))
     return KeyPlaces(shards, seqs, rows["key"].combine_chunks(), hashes)
 
 
-def _superseded(rows: pa.Table) -> Mask:
-    """Which places lie before a mark of their key; the rows are all those of some hashes, and sorted."""
+def _marked(rows: pa.Table) -> Mask:
+    """Which places lie before a mark of their key."""
     if not len(rows):
         return np.zeros(0, np.bool_)
     places, seqs = rows["place"].to_numpy(), rows["seq"].to_numpy()

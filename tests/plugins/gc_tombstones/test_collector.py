@@ -186,6 +186,32 @@ def test_what_was_collected_is_not_counted_again_by_a_policy_that_comes_later(sc
     assert gone == left - len(scene.held()) > 0
 
 
+@pytest.mark.parametrize(
+    ("policies", "predicates"),
+    [
+        ({"latest_per_key": True, "events": True}, ["object in (o1, o2)", "object matches 'o[3-5]'"]),
+        ({"events": True}, ["version < 20", "object in (o1, o2)", "version < 150", "object in (o1, o2, o3)"]),
+        ({"latest_per_key": True, "keep_last": 9, "events": True}, ["object in (o1, o2)"]),
+    ],
+    ids=["latest", "events", "three"],
+)
+def test_each_update_is_counted_once_whoever_collects_it(
+    scene: Scene, policies: dict[str, Any], predicates: list[str]
+) -> None:
+    scene.collected_by(**policies)
+    scene.publish(*some(200, 1))
+    told = 0
+    for predicate in [*predicates, *predicates]:
+        scene.publish(*gc_events(scene.stream, scene.log, predicate).to_pylist(maps_as_pydicts="lossy"))
+        scene.publish(*some(30, 2))
+        with Collector(scene.stream, scene.log) as collecting:
+            told += sum(step.gone.count for step in collecting.run())
+        scene.log.compact()
+        assert told == len(scene.published) - len(scene.held())
+        sizes = scene.log.sizes()
+        assert (sizes.updates, sizes.collected) == (len(scene.held()), told)
+
+
 def test_a_gc_event_collects_what_it_matches_before_it_and_nothing_after_it(scene: Scene) -> None:
     scene.collected_by(events=True)
     scene.publish(*({"object": name, "version": n} for n in range(3) for name in ("tmp/1", "tmp/2", "kept")))
