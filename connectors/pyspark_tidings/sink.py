@@ -16,9 +16,11 @@ from typing import Any
 from urllib.parse import unquote, urlparse
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_tidings.options import WriteOptions
+from tidings.collection import EXPLICIT
 from tidings.errors import InvalidOption
 from tidings.logs import UNKNOWN_ENDS, Transaction, WritableLog
 from tidings.pipelines.checkpoint import covered, query_id
@@ -44,8 +46,9 @@ class _Writing:
 
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Check the rows of one task and put them where the driver finds them."""
-        # What stands for updates that were collected is none.
+        # What stands for updates that were collected is none, and a gc event is of its own stream.
         tables = (checked(batch) for batch in map(without_tombstones, batches))
+        tables = (table.filter(pc.invert(EXPLICIT.mask(table))) for table in tables)
         small: list[pa.Table] = []
         size = 0
         for table in tables:

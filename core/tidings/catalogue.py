@@ -76,10 +76,7 @@ class Catalogue:
             log or self._default_log(name),
             retention_seconds,
             retention_bytes,
-            dict(options or {}),
-            dict(caravans or {}),
-            dict(replicas or {}),
-            dict(collect or {}),
+            *(given if given is not None else {} for given in (options, caravans, replicas, collect)),
         )
         check_collection(definition)
         made = self.coordination.create(definition.to_json(), "streams", name)

@@ -1,6 +1,9 @@
 """Collection, as far as the core knows of it: a plugin decides which updates of a stream are obsolete.
 
 It is found by the entry point `tombstones` of the group `tidings.collection`.
+
+An explicit gc event is an update of kind `gc` whose attribute `collects` has a predicate. That speaks of the positions
+of its own stream, so it goes into no other: pipelines, sinks and `tidings streams publish` leave it out.
 """
 
 from __future__ import annotations
@@ -10,9 +13,16 @@ from typing import NamedTuple, Protocol
 import pyarrow as pa
 
 from tidings.errors import InvalidOption
+from tidings.filters import parse
 from tidings.logs import CollectableLog, Log
 from tidings.plugins import load
 from tidings.stream_definition import StreamDefinition, split_address
+
+COLLECTS = "collects"
+"""The attribute of an explicit gc event that has the text of its predicate."""
+
+EXPLICIT = parse(f"kind = gc and {COLLECTS} exists")
+"""Which updates are explicit gc events."""
 
 
 class Preview(NamedTuple):

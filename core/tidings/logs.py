@@ -248,8 +248,8 @@ class CollectableLog(WritableLog, Protocol):
     def updates(self, after: Positions, upto: Positions) -> Iterator[pa.Table]:
         """The updates between, without their payloads, and no tombstones; each is read once."""
 
-    def find(self, wanted: Filter) -> Iterator[pa.Table]:
-        """The updates that the filter wants, without their payloads; what cannot hold one is not read."""
+    def find(self, *wanted: Filter) -> Iterator[pa.Table]:
+        """The updates that any of the filters wants, without their payloads; what cannot hold one is not read."""
 
     def sizes(self) -> LogSizes:
         """How much it holds."""

@@ -53,6 +53,9 @@ def load(group: str, name: str) -> Any:
     if not matching:
         there = ", ".join(sorted(entry.name for entry in found)) or "none"
         raise PluginMissing(f"no {kind} {name!r} is installed (installed: {there})")
+    if len({entry.value for entry in matching}) > 1:
+        owners = " and ".join(sorted({_target(entry) for entry in matching}))
+        raise PluginBroken(f"{kind} {name!r} is there more than once, in {owners}: uninstall one of them")
     try:
         return matching[0].load()
     except TidingsError:

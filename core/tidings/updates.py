@@ -297,7 +297,9 @@ def _column(table: pa.Table, field: pa.Field) -> pa.ChunkedArray | pa.Array:
 
 def without_tombstones(rows: pa.Table | pa.RecordBatch) -> pa.Table | pa.RecordBatch:
     """The updates among these: what stands for those that were collected is none."""
-    return rows.filter(pc.not_equal(rows["kind"], TOMBSTONE)) if "kind" in rows.schema.names else rows
+    if "kind" not in rows.schema.names:
+        return rows
+    return rows.filter(pc.fill_null(pc.not_equal(rows["kind"], TOMBSTONE), True))
 
 
 def _first_bad_row(table: pa.Table, max_payload_bytes: int) -> int | None:

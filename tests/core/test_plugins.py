@@ -19,11 +19,25 @@ def test_a_plugin_that_is_not_installed_is_named_beside_those_that_are() -> None
         load("tidings.logs", "carrier-pigeon")
 
 
-def test_a_plugin_that_does_not_import_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    info = tmp_path / "pigeon-1.0.dist-info"
+def install(folder: Path, name: str, points: str) -> None:
+    info = folder / f"{name}-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pigeon\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[tidings.logs]\npigeon = pigeon_log:Pigeon\n")
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(points)
+
+
+def test_a_plugin_that_is_there_twice_is_refused_whichever_comes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("raven", "crow"):
+        install(tmp_path, name, f"[tidings.logs]\nbird = {name}_log:Bird\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(PluginBroken, match=r"log 'bird' is there more than once, in crow 1.0 and raven 1.0: uninstall"):
+        load("tidings.logs", "bird")
+
+
+def test_a_plugin_that_does_not_import_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, "pigeon", "[tidings.logs]\npigeon = pigeon_log:Pigeon\n")
     (tmp_path / "pigeon_log.py").write_text("import wings_that_nobody_has\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(PluginBroken, match=r"log 'pigeon' \(pigeon 1.0\) does not import: No module named 'wings_"):

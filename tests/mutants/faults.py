@@ -1107,10 +1107,10 @@ COLLECTING = (
         COLLECTOR,
     ),
     Fault(
-        "index-of-another-key-believed",
-        "updates are collected by an index of another key",
+        "index-of-other-policies-believed",
+        "updates are collected by an index of other policies",
         f"{COLLECTION}/collector.py",
-        'if not note or note["key"] != self._named_key:',
+        'if note.get("policies") != self._named_policies:',
         "if not note:",
         COLLECTOR,
     ),
@@ -1125,7 +1125,7 @@ COLLECTING = (
     Fault(
         "gc-event-not-covered",
         "a gc event collects another one that matches what it does not",
-        f"{COLLECTION}/collector.py",
+        f"{COLLECTION}/matching.py",
         "check_covering(event, rows)",
         "pass",
         COLLECTOR,

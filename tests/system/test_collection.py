@@ -244,6 +244,11 @@ def test_a_query_and_a_pipeline_that_stand_within_a_collected_run_go_on(
     collect(contacts.definition, contacts.log)
     newest = left(contacts.log)
     assert len(newest) == 3
+    # A gc event speaks of the positions of its own stream, and goes into no other.
+    contacts.writable_log.append(
+        from_rows([{"object": "gc/0", "kind": "gc", "attributes": {"collects": "everything"}}])
+    )
+    newest = left(contacts.log)
     heads = {shard: bounds.head.seq for shard, bounds in contacts.log.bounds().items()}
     for shard, first, last in query("whole"):
         assert first > before[shard]

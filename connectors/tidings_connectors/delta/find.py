@@ -6,11 +6,14 @@ not read, and of the others the columns first that the filter looks at.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import functools
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tidings.filters import COLUMNS, Between, Condition, Equals, Filter, In
@@ -20,23 +23,23 @@ from tidings_connectors.delta.segments import open_segment
 PLACES = ("shard", "seq", "index", "kind", "range")
 
 
-def find(paths: Iterable[Path], wanted: Filter) -> Iterator[pa.Table]:
-    """The wanted rows of these segments, without their payloads."""
-    keys = wanted.keys()
+def find(paths: Iterable[Path], wanted: Sequence[Filter]) -> Iterator[pa.Table]:
+    """The rows of these segments that any of the filters wants, without their payloads."""
+    keys = itertools.chain.from_iterable(one.keys() for one in wanted)
     looked_at = list(dict.fromkeys([*PLACES, *("attributes" if key not in COLUMNS else key for key in keys)]))
     others = [name for name in SCHEMA.names if name not in looked_at and name != "payload"]
     for path in paths:
         with open_segment(path) as file:
             for group in range(file.num_row_groups):
-                if _may_hold(file.metadata.row_group(group), wanted):
-                    yield from _found(file, group, wanted, looked_at, others)
+                if chosen := _possible(file.metadata.row_group(group), wanted):
+                    yield from _found(file, group, chosen, looked_at, others)
 
 
 def _found(
-    file: pq.ParquetFile, group: int, wanted: Filter, looked_at: list[str], others: list[str]
+    file: pq.ParquetFile, group: int, wanted: Sequence[Filter], looked_at: list[str], others: list[str]
 ) -> Iterator[pa.Table]:
     rows = file.read_row_group(group, columns=looked_at)
-    mask = wanted.mask(rows)
+    mask = functools.reduce(pc.or_, (one.mask(rows) for one in wanted))
     if mask.true_count:
         rest = file.read_row_group(group, columns=others).filter(mask)
         rows = rows.filter(mask)
@@ -45,14 +48,16 @@ def _found(
         yield pa.table({name: columns[name] for name in SCHEMA.names}).replace_schema_metadata(None).cast(SCHEMA)
 
 
-def _may_hold(group: Any, wanted: Filter) -> bool:
-    """Whether a row group's statistics leave room for a wanted row."""
+def _possible(group: Any, wanted: Sequence[Filter]) -> list[Filter]:
+    """The filters for whose rows the statistics of a row group leave room."""
     statistics = {}
     for at in range(group.num_columns):
         column = group.column(at)
         if column.statistics is not None and column.statistics.has_min_max:
             statistics[column.path_in_schema] = column.statistics
-    return any(all(_may_be(condition, statistics) for condition in term) for term in wanted.any_of)
+    return [
+        one for one in wanted if any(all(_may_be(condition, statistics) for condition in term) for term in one.any_of)
+    ]
 
 
 def _may_be(condition: Condition, statistics: dict[str, Any]) -> bool:

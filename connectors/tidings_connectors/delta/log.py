@@ -246,12 +246,13 @@ class DeltaLog:
                 is_update = pc.not_equal(rows["kind"], TOMBSTONE)
                 yield rows if pc.all(is_update).as_py() else rows.filter(is_update)
 
-    def find(self, wanted: Filter) -> Iterator[pa.Table]:
+    def find(self, *wanted: Filter) -> Iterator[pa.Table]:
         with self._translating_errors():
             snapshot = self._table.refresh()
             files = snapshot.holding(snapshot.floors, snapshot.heads)
             over = read_overlays(files.overlays, snapshot.floors, snapshot.heads)
-            for rows in find(files.paths, wanted & Not(Equals("kind", TOMBSTONE))):
+            updates = Not(Equals("kind", TOMBSTONE))
+            for rows in find(files.paths, [one & updates for one in wanted]):
                 yield rows.filter(pa.array(~over.covers_rows(rows)))
 
     def sizes(self) -> LogSizes:

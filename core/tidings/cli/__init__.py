@@ -27,6 +27,7 @@ from tidings.cli.apply import apply_command
 from tidings.cli.doctor import doctor_command
 from tidings.cli.flows import flows
 from tidings.cli.jars import jars_command
+from tidings.cli.output import note
 from tidings.cli.plugins import plugins_command
 from tidings.cli.publisher import EXAMPLES as PUBLISHER_EXAMPLES
 from tidings.cli.publisher import publisher_command
@@ -139,7 +140,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _failed(error: TidingsError) -> int:
     for line in str(error).splitlines():
-        typer.echo(f"error: {line}", err=True)
+        note(f"error: {line}")
     return 1
 
 

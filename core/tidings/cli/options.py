@@ -249,6 +249,8 @@ def key_texts(texts: list[str] | None) -> dict[str, str]:
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise refuse(f"{text!r} is no option: write KEY=VALUE")
+        if key in found:
+            raise refuse(f"{key!r} is given twice")
         found[key] = value
     return found
 
@@ -265,4 +267,6 @@ def key_values(texts: list[str] | None) -> dict[str, Any]:
             found[key] = json.loads(value)
         except ValueError:
             found[key] = value
+        except RecursionError:
+            raise refuse(f"the value of {key!r} is nested too deeply") from None
     return found

@@ -81,7 +81,7 @@ def console(*, stderr: bool = False) -> Console:
 
 def note(message: str) -> None:
     """A sentence on stderr, for the person who runs the command."""
-    typer.echo(message, err=True)
+    typer.echo("\n".join(map(printable, message.split("\n"))), err=True)
 
 
 def warn(message: str) -> None:

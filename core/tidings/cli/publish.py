@@ -132,12 +132,15 @@ class Publication:
             self.published += rows
 
     def _add(self, line: bytes) -> None:
-        from tidings.updates import TOMBSTONE, check_row
+        from tidings.collection import COLLECTS
+        from tidings.updates import GC, TOMBSTONE, check_row
 
         row = parse_line(line)
         if row.get("kind") == TOMBSTONE:  # of a stream that was tailed: what it stands for is gone
             return
         check_row(**row, max_payload_bytes=self._producer.options.max_payload_bytes)
+        if row.get("kind") == GC and COLLECTS in (row.get("attributes") or {}):  # it speaks of another stream
+            return
         self._rows.append(row)
         self._bytes += len(line)
 

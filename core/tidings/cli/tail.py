@@ -93,7 +93,7 @@ def _batches(
 ) -> Iterator[list[Update]]:
     """The updates that are asked for, as they come; empty lists never."""
     from tidings.positions import Positions
-    from tidings.updates import to_updates
+    from tidings.updates import TOMBSTONE, to_updates
 
     bounds = log.bounds()
     wanted = bounds.keys() if shards is None else shards
@@ -110,6 +110,9 @@ def _batches(
     while (left is None or left > 0) and (follow or any(at[shard] < end[shard] for shard in wanted)):
         found = to_updates(log.tail(Positions(at), BATCH_UPDATES if left is None else min(BATCH_UPDATES, left)))
         at |= {update.shard: update.position for update in found}
+        if not follow and any(update.kind == TOMBSTONE for update in found):
+            # What was collected since this began may be said again after the end as it was then.
+            end = {shard: max(end[shard], log.bounds()[shard].head) for shard in wanted}
         updates = [
             update for update in found if update.shard in wanted and (follow or update.position <= end[update.shard])
         ]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidings.collection import EXPLICIT
 from tidings.errors import InvalidOption, LogMismatch
 from tidings.logs import Transaction
 from tidings.names import check_name
@@ -74,7 +75,7 @@ class PipelineDefinition:
         for stream in self.inputs:
             reader = spark.readStream.format("tidings").option("definition", json.dumps(stream.definition.to_json()))
             rows = reader.option("maxRowsPerBatch", self.max_rows).option("tombstones", False).load()
-            frames.append(rows.withColumn("stream", sf.lit(stream.name)))
+            frames.append(rows.where(~EXPLICIT.column()).withColumn("stream", sf.lit(stream.name)))
         return self.stage.prepare(functools.reduce(lambda one, other: one.union(other), frames))
 
     def check_inputs(self) -> None:

@@ -21,12 +21,13 @@ import logging
 import math
 import os
 import threading
+import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,7 @@ from tidings.storage.sorted_run_file import Checksums, Forget, Layout, RunFile, 
 FANOUT_RUNS = 4  # so many of one size are merged into one
 BASE_ROWS = 4096  # runs of fewer count as of one size
 REBUILT_RUN_ROWS = 1_000_000  # when all runs are made anew
+LOCK_TIMEOUT_S, LOCK_INTERVAL_S = 10.0, 0.01  # the lock is held for as long as a small file takes
 MANIFEST = "manifest.json"
 FORMAT_VERSION = 2
 
@@ -122,6 +124,11 @@ class RunsSnapshot:
     def scan(self, part: int) -> pa.Table:
         """The newest rows of one part: of all keys with `key mod parts` = `part`."""
         return self._newest([file.part(part) for file in self.files])
+
+    def check(self) -> None:
+        """Raise `LogUnavailable` if a file is not what was written."""
+        for file in self.files:
+            file.check()
 
     def _newest(self, tables: Sequence[pa.Table]) -> pa.Table:
         layout = self.manifest.layout
@@ -311,8 +318,7 @@ class Runs(RunReader):
     def _whole(self, manifest: Manifest) -> bool:
         try:
             self._open(manifest)
-            for file in self._files.values():
-                file.check()
+            RunsSnapshot(manifest, list(self._files.values())).check()
         except (OSError, pa.ArrowException, LogUnavailable) as error:
             logger.warning("the runs in %s are damaged, and count as lost: %s", self.folder, error)
             self._files = {}
@@ -345,8 +351,21 @@ class Runs(RunReader):
     def _locked(self) -> Iterator[None]:
         """Between a look at the manifest and its replacement no other writer may replace it."""
         with open(self.folder / "lock", "wb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            self._lock_file(file)
             yield
+
+    def _lock_file(self, file: BinaryIO) -> None:
+        waited_until = time.monotonic() + LOCK_TIMEOUT_S
+        while True:
+            try:
+                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > waited_until:
+                    raise TimeoutError(
+                        f"another process has locked the runs in {self.folder}, and has not gone on for "
+                        f"{LOCK_TIMEOUT_S:g} s: if it is stopped, end it"
+                    ) from None
+                time.sleep(LOCK_INTERVAL_S)
 
     def _merge_when_due(self) -> None:
         while not self._closed:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidings.cluster import Cluster
     from tidings.streams import Stream
     from tidings_gc_tombstones.collector import Collector
+    from tidings_gc_tombstones.matching import RefusedEvent
 
 GIVING_WAY = 10  # added to the niceness of a collection: flows on the same machine come first
 
@@ -66,10 +67,7 @@ def run_command(
                 failed.append(f"{one.name}: {error}")
     rows = [tuple(each.values()) for each in done]
     emit(done, json, lambda: print_table(["STREAM", "READ", "COLLECTED", "REFUSED"], rows))
-    for problem in failed:
-        note(f"not collected: {problem}")
-    if failed:
-        raise typer.Exit(1)
+    _end(failed)
 
 
 @gc.command("plan", short_help="Show what would be collected.")
@@ -78,6 +76,7 @@ def plan_command(
 ) -> None:
     """Show what `run` would collect now, by policy, and collect nothing. BYTES are about those that it takes up."""
     from tidings.runtime.session import session
+    from tidings_gc_tombstones.collector import MAX_REFUSED
 
     with connected(zookeeper, timeout) as cluster:
         one = cluster.stream(stream)
@@ -95,7 +94,7 @@ def plan_command(
     def show() -> None:
         print_table(["POLICY", "UPDATES", "BYTES"], rows)
         note(f"{sizes.updates:,} updates are held; nothing was collected")
-        for event in found.refused:
+        for event in found.refused[:MAX_REFUSED]:
             note(f"the gc event at {event.seq} of shard {event.shard} would collect nothing: {event.reason}")
         _tell_kept(kept)
 
@@ -111,8 +110,15 @@ def status_command(
     RATIO is the share of all positions whose updates were collected. COST is of the last step: what it read, and its
     seconds.
     """
+    found, failed = list[dict[str, Any]](), list[str]()
     with connected(zookeeper, timeout) as cluster:
-        found = [_status(one) for one in _collected(cluster, stream)]
+        for one in _collected(cluster, stream):
+            try:
+                found.append(_status(one))
+            except TidingsError as error:
+                if stream is not None:
+                    raise
+                failed.append(f"{one.name}: {error}")
     columns = ["STREAM", "UPDATES", "COLLECTED", "RATIO", "BYTES", "LAST RUN", "COST", "REFUSED"]
     rows = [
         (
@@ -121,38 +127,49 @@ def status_command(
             one["bytes"],
             one["last_run"],
             None if one["seconds"] is None else f"{one['read']:,} in {one['seconds']:.1f} s",
-            len(one["refused"]),
+            one["refused_count"],
         )
         for one in found
     ]
     emit(found, json, lambda: print_table(columns, rows))
+    _end(failed)
+
+
+def _end(failed: list[str]) -> None:
+    """Name the streams with which it did not work, if there are any, and end with 1 then."""
+    for problem in failed:
+        note(f"failed: {problem}")
+    if failed:
+        raise typer.Exit(1)
 
 
 def _run(cluster: Cluster, stream: Stream, session: Callable[[], SparkSession]) -> dict[str, Any]:
     """Collect one stream, with a line for each step beyond the first."""
-    read = collected = steps = 0
-    refused: dict[tuple[int, int], str] = {}
+    from tidings_gc_tombstones.collector import MAX_REFUSED
+
+    read = collected = steps = refused_count = 0
+    refused: list[RefusedEvent] = []
     with _collector(cluster, stream) as collector:
         for step in collector.run(session):
             steps, read, collected = steps + 1, read + step.read_rows, collected + step.gone.count
-            refused |= {(each.shard, each.seq): each.reason for each in step.refused}
+            refused_count += len(step.refused)
+            refused += step.refused[: MAX_REFUSED - len(refused)]
             if steps > 1:
                 note(f"{stream.name}: {read:,} updates read, {collected:,} collected")
         _tell_kept(_kept_for(cluster, collector), f"{stream.name}: ")
-    for (shard, seq), reason in refused.items():
-        note(f"{stream.name}: the gc event at {seq} of shard {shard} collects nothing: {reason}")
-    return {"stream": stream.name, "read": read, "collected": collected, "refused": len(refused)}
+    for one in refused:
+        note(f"{stream.name}: the gc event at {one.seq} of shard {one.shard} collects nothing: {one.reason}")
+    if refused_count > len(refused):
+        note(f"{stream.name}: and {refused_count - len(refused):,} more")
+    return {"stream": stream.name, "read": read, "collected": collected, "refused": refused_count}
 
 
 def _status(stream: Stream) -> dict[str, Any]:
-    from tidings.storage.sorted_runs import RunReader
+    from tidings_gc_tombstones.index import KeyIndex
 
     log = _log(stream)
     sizes = log.sizes()
-    try:
-        last = RunReader(log.collection_folder).note or {}
-    except TidingsError:  # it was never collected
-        last = {}
+    last = KeyIndex(log.collection_folder).note
     when = last.get("time")
     return {
         "stream": stream.name,
@@ -164,6 +181,7 @@ def _status(stream: Stream) -> dict[str, Any]:
         "read": last.get("read"),
         "seconds": last.get("seconds"),
         "refused": last.get("refused", []),
+        "refused_count": last.get("refused_count", 0),
     }
 
 

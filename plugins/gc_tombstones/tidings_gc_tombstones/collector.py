@@ -8,7 +8,11 @@ the index was lost, the collector begins again with the oldest update.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import json
 import logging
+import operator
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -21,17 +25,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.errors import InvalidFilter, InvalidOption
-from tidings.filters import Between, Equals, Filter, In
 from tidings.logs import CollectableLog, Transaction, ends
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.tombstones import NO_TOMBSTONES, Tombstones
 from tidings.updates import SCHEMA, TOMBSTONE
 from tidings_gc_tombstones import spark_history
-from tidings_gc_tombstones.covering import GcEvent, check_covering, explicit_rows, gc_event
+from tidings_gc_tombstones.covering import GcEvent, explicit_rows, gc_event
 from tidings_gc_tombstones.index import NO_PLACES, KeyIndex, KeyPlaces
-from tidings_gc_tombstones.keys import DEFAULT_KEY, keys_of
-from tidings_gc_tombstones.policies import policies_of
+from tidings_gc_tombstones.keys import DEFAULT_KEY, column_of, keys_of
+from tidings_gc_tombstones.matching import EventMatcher, Matched, RefusedEvent
+from tidings_gc_tombstones.policies import blaming, policies_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,20 +44,12 @@ APPLICATION = "tidings.collection"
 STEP_ROWS = 1_000_000
 STEP_BYTES = 256 * 2**20  # of rows without their payloads, which a step holds in memory
 HISTORY_ROWS = 5_000_000  # that were never collected: worth a Spark job
+STEP_EVENTS = 64  # explicit gc events of a shard in a step: each may need a look at all that is held
 PREFIX_ROWS = 20_000  # that are read at a time, from where the oldest updates are that are not collected
 MAX_REFUSED = 100  # gc events that a report names
 
 Integers = npt.NDArray[np.int64]
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RefusedEvent:
-    """A gc event by which nothing was collected, and why."""
-
-    shard: int
-    seq: int
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -74,10 +70,7 @@ class Collection:
     @property
     def gone(self) -> Tombstones:
         """What any policy says."""
-        found = NO_TOMBSTONES
-        for one in self.by_policy.values():
-            found |= one
-        return found
+        return functools.reduce(operator.or_, self.by_policy.values(), NO_TOMBSTONES)
 
 
 class Collector:
@@ -124,6 +117,7 @@ class Collector:
         A large history that was never collected is left to Spark, if there is one.
         """
         self._index.take_over()
+        self._check_key()
         end = self._end()
         while True:
             by_spark = spark and not self._seen() and self._is_large(end)
@@ -135,8 +129,28 @@ class Collector:
 
     def plan(self, spark: Callable[[], SparkSession] | None = None) -> Collection:
         """What would be collected now. Where there is much to look at, that is left to Spark, if there is one."""
+        self._index.check()
+        self._check_key()
         end = self._end()
         return self._first_step(end, spark()) if spark and self._is_large(end) else self._step(end, None)
+
+    def _check_key(self) -> None:
+        """Refuse a key if updates have collected others by one that lacks a part of it: what collects those updates now
+        need not match these others.
+        """
+        former, key = self._former_key, self.policies.key
+        if former is not None and key is not None and not {*map(column_of, key)} <= {*map(column_of, former)}:
+            raise InvalidOption(
+                f"stream {self.stream.name!r} was collected by the key {', '.join(former)}, and cannot be by "
+                f"{', '.join(key)}: what the one has collected, updates of the other do not match. Give it a key of "
+                "these parts or fewer, or publish into a new stream"
+            )
+
+    @property
+    def _former_key(self) -> tuple[str, ...] | None:
+        """The key by which updates have collected others, as far as the index knows."""
+        former = self._index.note.get("collected_by")
+        return None if former is None else tuple(former)
 
     def _is_large(self, end: Integers) -> bool:
         """Whether there is more to read than an index would be of use for."""
@@ -149,36 +163,42 @@ class Collector:
     # What the index has seen
 
     def _seen(self) -> dict[str, Any]:
-        """What the index has seen; nothing, if it is not that of the log as it is."""
+        """What the index has seen; nothing, if it is not that of the log as it is, or the policies are others now."""
         note = self._index.note
-        if not note or note["key"] != self._named_key:
+        if note.get("policies") != self._named_policies:
             return {}
         return note if self._log.last_transaction(APPLICATION) in (note["step"], note.get("next")) else {}
 
     @property
-    def _named_key(self) -> list[str] | None:
-        return None if self._key is None else list(self._key)
+    def _named_policies(self) -> dict[str, Any]:
+        named: dict[str, Any] = json.loads(json.dumps(dict(self.stream.collect)))
+        return {name: value for name, value in named.items() if name in self.policies.named}
 
     def _commit(self, step: Collection) -> None:
-        note = self._seen()
+        note, former = self._seen(), self._former_key
+        by_key = any(step.by_policy[name].count for name in self.policies.keyed)
+        cost = {"time": int(self._clock()), "seconds": round(step.seconds, 3), "read": step.read_rows}
+        gone = step.gone
+        if note and not step.read_rows and not gone.count:
+            self._index.update(NO_PLACES, NO_PLACES, NO_PLACES, {**note, **cost})
+            return
         number = secrets.randbits(62)
         if note:
             self._index.update(NO_PLACES, NO_PLACES, NO_PLACES, {**note, "next": number})
         elif self._index.note:
-            logger.info("stream %r: its index does not belong to the log, and is made anew", self.stream.name)
-            self._index.clear()
-        gone = step.gone
+            logger.info("stream %r: its index is not that of the log and the policies: made anew", self.stream.name)
+            self._index.clear({"collected_by": former})
         self._log.collect(gone, Transaction(APPLICATION, number), step.after)
+        refused = [*note.get("refused", []), *([one.shard, one.seq, one.reason] for one in step.refused)]
         now = {
             "step": number,
-            "key": self._named_key,
+            "policies": self._named_policies,
             "upto": step.upto.tolist(),
             "prefix": step.prefix.tolist(),
-            "collected": note.get("collected", 0) + gone.count,
-            "time": int(self._clock()),
-            "seconds": round(step.seconds, 3),
-            "read": step.read_rows,
-            "refused": [[one.shard, one.seq, one.reason] for one in step.refused[:MAX_REFUSED]],
+            "collected_by": self.policies.key if by_key else former,
+            "refused": refused[-MAX_REFUSED:],
+            "refused_count": note.get("refused_count", 0) + len(step.refused),
+            **cost,
         }
         self._index.update(step.places, step.marks, step.taken, now)
 
@@ -200,12 +220,11 @@ class Collector:
         floors = self._floors()
         rows = self._log.scan(spark, _positions(floors), _positions(end))
         by_policy, places = spark_history.obsolete(rows, self.policies.keyed, self._key or DEFAULT_KEY)
-        refused: list[RefusedEvent] = []
+        refused: tuple[RefusedEvent, ...] = ()
         if self.policies.explicit_events:
-            events, refused = self._events(spark_history.explicit_rows_of(rows))
-            by_policy["events"], _, more = self._by_events(events, NO_PLACES, False)
-            places = places.take(~by_policy["events"].covers(places.shard, places.seq))
-            refused += more
+            matched = self._by_events(spark_history.explicit_rows_of(rows), places, indexed=False)
+            by_policy["events"], refused = matched.gone, matched.refused
+            places = places.take(~matched.gone.covers(places.shard, places.seq))
         size = int((end - floors).sum())
         return self._finished(began, last, floors, end, floors, by_policy, refused, size, places)
 
@@ -215,19 +234,18 @@ class Collector:
         floors = self._floors()
         prefix = np.maximum(np.array(note.get("prefix", floors.tolist()), np.int64), floors)
         if self._key is None:
-            return self._finished(began, last, floors, end, prefix, {}, [], 0)
+            return self._finished(began, last, floors, end, prefix, {}, (), 0)
         self._index.pass_over(prefix)
         upto, rows = self._read(self._reached(floors), end, limit)
         places = KeyPlaces.of(rows, keys_of(rows, self._key))
         by_policy, marks = self._by_key(rows, places, self._index.find(places) if note else NO_PLACES)
-        refused: list[RefusedEvent] = []
-        taken = NO_PLACES
+        matched = Matched()
         if self.policies.explicit_events:
-            events, refused = self._events(rows)
-            by_policy["events"], taken, more = self._by_events(events, places, bool(note))
-            places = places.take(~by_policy["events"].covers(places.shard, places.seq))
-            refused += more
-        return self._finished(began, last, floors, upto, prefix, by_policy, refused, len(rows), places, marks, taken)
+            matched = self._by_events(rows, places, indexed=bool(note))
+            by_policy["events"] = matched.gone
+            places = places.take(~matched.gone.covers(places.shard, places.seq))
+        found = (places, marks, matched.places)
+        return self._finished(began, last, floors, upto, prefix, by_policy, matched.refused, len(rows), *found)
 
     def _finished(
         self,
@@ -237,7 +255,7 @@ class Collector:
         upto: Integers,
         prefix: Integers,
         by_policy: dict[str, Tombstones],
-        refused: list[RefusedEvent],
+        refused: tuple[RefusedEvent, ...],
         read_rows: int,
         places: KeyPlaces = NO_PLACES,
         marks: KeyPlaces = NO_PLACES,
@@ -245,12 +263,12 @@ class Collector:
     ) -> Collection:
         """The step, with what is obsolete because it is old."""
         if self.policies.prefixes:
-            oldest, prefix, looked_at = self._by_prefix(prefix, upto)
+            oldest, prefix, looked_at = self._by_prefix(prefix, upto, by_policy)
             by_policy |= oldest
             read_rows += looked_at
         by_policy = {name: gone.within(floors, upto - 1) for name, gone in by_policy.items()}
         seconds = time.monotonic() - began
-        return Collection(upto, prefix, by_policy, tuple(refused), read_rows, seconds, after, places, marks, taken)
+        return Collection(upto, prefix, by_policy, refused, read_rows, seconds, after, places, marks, taken)
 
     def _read(self, after: Integers, end: Integers, limit: int | None) -> tuple[Integers, pa.Table]:
         """The next updates, without their payloads, and up to where: fewer than the limit, if they are large."""
@@ -264,7 +282,8 @@ class Collector:
                 if limit is not None and limit > 1 and size > STEP_BYTES:
                     break
             else:
-                return upto, pa.concat_tables(found)
+                rows = pa.concat_tables(found)
+                return (upto, rows) if limit is None else _upto_events(upto, rows)
             limit = max(1, limit // 4)
 
     def _by_key(self, rows: pa.Table, new: KeyPlaces, earlier: KeyPlaces) -> tuple[dict[str, Tombstones], KeyPlaces]:
@@ -275,7 +294,8 @@ class Collector:
         latest = np.full(groups.max(initial=-1) + 1, -1, np.int64)
         found: dict[str, Tombstones] = {}
         for name, policy in self.policies.keyed.items():
-            collecting = np.flatnonzero(policy.collects(rows)[keyed]) + len(earlier)
+            with blaming(name):
+                collecting = np.flatnonzero(policy.collects(rows)[keyed]) + len(earlier)
             last = np.full(len(latest), -1, np.int64)
             np.maximum.at(last, groups[collecting], every.seq[collecting])
             obsolete = every.seq < last[groups]
@@ -283,60 +303,27 @@ class Collector:
             latest = np.maximum(latest, last)
         return found, every.take(every.seq == latest[groups])
 
-    def _events(self, rows: pa.Table) -> tuple[list[GcEvent], list[RefusedEvent]]:
-        """The gc events among these updates, those that the stream takes and those that it does not."""
-        taken, refused = [], []
-        for row in explicit_rows(rows) if self.policies.explicit_events else ():
+    def _by_events(self, rows: pa.Table, new: KeyPlaces, *, indexed: bool) -> Matched:
+        """What the explicit gc events among these updates collect; those that the stream does not take are refused."""
+        taken, refused = list[GcEvent](), list[RefusedEvent]()
+        for row in explicit_rows(rows):
             try:
                 event = gc_event(row)
-                self.policies.check(event.predicate)
+                self.policies.check(event.predicate, self._former_key)
                 taken.append(event)
             except (InvalidFilter, InvalidOption) as error:
                 refused.append(RefusedEvent(row["shard"], row["seq"], str(error)))
-        return taken, refused
+        matcher = EventMatcher(self._log, self._index, self._key or DEFAULT_KEY, indexed)
+        return Matched(refused=tuple(refused)) + matcher.match(taken, new)
 
-    def _by_events(
-        self, events: list[GcEvent], new: KeyPlaces, indexed: bool
-    ) -> tuple[Tombstones, KeyPlaces, list[RefusedEvent]]:
-        """What gc events collect, as positions and by key. One that matches another one that it does not cover collects
-        nothing.
+    def _by_prefix(
+        self, prefix: Integers, upto: Integers, by_others: Mapping[str, Tombstones]
+    ) -> tuple[dict[str, Tombstones], Integers, int]:
+        """The oldest updates that are obsolete, by policy; up to where each shard is; and how many were looked at.
+
+        What others collect in this step is passed over, as what was collected before is.
         """
-        gone, taken, refused = NO_TOMBSTONES, NO_PLACES, []
-        for event in events:
-            matching = event.matching() & Equals("shard", event.shard)
-            try:
-                named = named_objects(matching) if self._key == DEFAULT_KEY and indexed else None
-                if named is not None:
-                    found, places = self._named(event.shard, *named, new)
-                else:
-                    found, places = self._scanned(event, matching, indexed)
-            except InvalidFilter as error:
-                refused.append(RefusedEvent(event.shard, event.seq, str(error)))
-            else:
-                gone, taken = gone | found, taken + places
-        return gone, taken, refused
-
-    def _named(self, shard: int, objects: list[str], before: int, new: KeyPlaces) -> tuple[Tombstones, KeyPlaces]:
-        """The updates of these objects before a seq: found by the index, and among those that are new."""
-        keys = pa.array([name.encode() for name in objects], pa.binary())
-        asked = KeyPlaces.at(np.full(len(keys), shard, np.int32), np.zeros(len(keys), np.int64), keys)
-        mine = new.take((new.shard == shard) & pc.is_in(new.key, keys).to_numpy(zero_copy_only=False))
-        found = self._index.find(asked) + mine
-        found = found.take(found.seq < before)
-        return Tombstones.at(found.shard, found.seq), found
-
-    def _scanned(self, event: GcEvent, matching: Filter, indexed: bool) -> tuple[Tombstones, KeyPlaces]:
-        """The updates that a gc event matches, wherever they are; by key, too, if the index knows of them."""
-        gone, places = NO_TOMBSTONES, NO_PLACES
-        for rows in self._log.find(matching):
-            check_covering(event, rows)
-            gone |= Tombstones.at(rows["shard"].to_numpy(), rows["seq"].to_numpy())
-            if indexed:
-                places += KeyPlaces.of(rows, keys_of(rows, self._key or DEFAULT_KEY))
-        return gone, places
-
-    def _by_prefix(self, prefix: Integers, upto: Integers) -> tuple[dict[str, Tombstones], Integers, int]:
-        """The oldest updates that are obsolete, by policy; up to where each shard is; and how many were looked at."""
+        others = functools.reduce(operator.or_, by_others.values(), NO_TOMBSTONES)
         now_ms = int(self._clock() * 1000)
         gone = dict.fromkeys(self.policies.prefixes, NO_TOMBSTONES)
         reached = {name: prefix.copy() for name in self.policies.prefixes}
@@ -348,13 +335,14 @@ class Collector:
                 break
             looked_at += len(rows)
             shards, seqs = rows["shard"].to_numpy(), rows["seq"].to_numpy()
-            held = pc.not_equal(rows["kind"], TOMBSTONE).to_numpy(zero_copy_only=False)
+            held = pc.not_equal(rows["kind"], TOMBSTONE).to_numpy(zero_copy_only=False) & ~others.covers_rows(rows)
             times_ms = _times_ms(rows, held, now_ms)
             for shard, last in ends(rows).items():
                 mine = np.flatnonzero((shards == shard) & (seqs <= upto[shard]))
                 going_on = False
                 for name, policy in self.policies.prefixes.items():
-                    count = policy.obsolete(seqs[mine], times_ms[mine], int(upto[shard]), now_ms)
+                    with blaming(name):
+                        count = policy.obsolete(seqs[mine], times_ms[mine], int(upto[shard]), now_ms)
                     if count and reached[name][shard] >= at[shard]:
                         old = mine[:count]
                         reached[name][shard] = seqs[old[-1]]
@@ -364,28 +352,17 @@ class Collector:
         return gone, np.maximum.reduce([prefix, *reached.values()]), looked_at
 
 
-def named_objects(matching: Filter) -> tuple[list[str], int] | None:
-    """The objects that a filter names, and the seq before which, if it asks for nothing else but a shard.
-
-    >>> from tidings.filters import parse
-    >>> named_objects(parse("object in (a, b) and seq < 7 and shard = 2")), named_objects(parse("version < 7"))
-    ((['a', 'b'], 7), None)
-    """
-    names: list[str] = []
-    before = 2**63 - 1
-    for condition in matching.any_of[0] if len(matching.any_of) == 1 else ():
-        match condition:
-            case Equals("object", str(name)) if not names:
-                names = [name]
-            case In("object", several) if not names:
-                names = [str(name) for name in several]
-            case Between("seq", None, int(high)):
-                before = min(before, high + 1)
-            case Equals("shard"):
-                pass
-            case _:
-                return None
-    return (names, before) if names else None
+def _upto_events(upto: Integers, rows: pa.Table) -> tuple[Integers, pa.Table]:
+    """So much of a step that no shard has more explicit gc events in it than are worth a commit."""
+    cut = upto.copy()
+    events = explicit_rows(rows)
+    for shard, some in itertools.groupby(sorted((row["shard"], row["seq"]) for row in events), lambda one: one[0]):
+        seqs = [seq for _, seq in some]
+        if len(seqs) > STEP_EVENTS:
+            cut[shard] = seqs[STEP_EVENTS - 1]
+    if np.array_equal(cut, upto):
+        return upto, rows
+    return cut, rows.filter(pa.array(rows["seq"].to_numpy() <= cut[rows["shard"].to_numpy()]))
 
 
 def _times_ms(rows: pa.Table, held: npt.NDArray[np.bool_], now_ms: int) -> Integers:

@@ -17,20 +17,18 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidings.collection import COLLECTS, EXPLICIT
 from tidings.errors import InvalidFilter
-from tidings.filters import EVERYTHING, Basic, Between, Condition, Equals, Exists, Filter, In, Not, parse
+from tidings.filters import Basic, Between, Condition, Equals, Exists, Filter, In, Not
 from tidings.filters.arrow import holds, values
 from tidings.filters.conditions import basic_of
 from tidings.filters.values import normal_key, type_of
+from tidings.texts import printable
 from tidings.updates import SCHEMA
 from tidings_gc_tombstones.ages import Age
 from tidings_gc_tombstones.predicates import Predicate
 
-COLLECTS = "collects"
-"""The attribute of an explicit gc event that has the text of its predicate."""
-
-EXPLICIT = parse(f"kind = gc and {COLLECTS} exists")
-"""Which updates are explicit gc events."""
+MAX_SHOWN_CHARACTERS = 200  # of a predicate, in an error
 
 _ALWAYS = frozenset({"shard", "seq", "index", "object", "kind", "range"})  # no update is without them
 _TYPES = {"text": pa.string(), "number": pa.int64(), "time": SCHEMA.field("time").type}
@@ -70,7 +68,7 @@ def gc_events(rows: pa.Table) -> list[GcEvent]:
 def check_covering(later: GcEvent, rows: pa.Table) -> None:
     """Refuse a gc event that matches an explicit one among these updates, and not all that this one matches.
 
-    `InvalidFilter` says which it is. One whose predicate cannot be read could match anything.
+    `InvalidFilter` says which it is. One whose predicate cannot be read never matches anything.
     """
     wide = later.predicate.at(later.time)
     among = rows.filter(pc.equal(rows["shard"], later.shard))
@@ -79,14 +77,19 @@ def check_covering(later: GcEvent, rows: pa.Table) -> None:
             earlier = gc_event(row)
             narrow = earlier.predicate.at(earlier.time)
         except InvalidFilter:
-            narrow = EVERYTHING
+            continue
         if not implies(narrow, wide, before=row["seq"]):
-            theirs = row[COLLECTS]
+            mine, theirs = (shortened(str(text)) for text in (later.predicate, row[COLLECTS]))
             raise InvalidFilter(
-                f"`{later.predicate}` would collect the gc event `{theirs}` at position {row['seq']} of shard "
+                f"`{mine}` would collect the gc event `{theirs}` at position {row['seq']} of shard "
                 f"{row['shard']}, but it is not clear that it matches all that this one does: write "
-                f"`({later.predicate}) or ({theirs})`, or let it match no gc event, as by `and kind = data`"
+                f"`({mine}) or ({theirs})`, or let it match no gc event, as by `and kind = data`"
             )
+
+
+def shortened(text: str) -> str:
+    """A predicate that somebody published, as others may be shown it."""
+    return printable(text if len(text) <= MAX_SHOWN_CHARACTERS else f"{text[:MAX_SHOWN_CHARACTERS]}…")
 
 
 def check_keyed(predicate: Predicate, key: Sequence[str]) -> None:

@@ -12,14 +12,14 @@ import itertools
 
 import pyarrow as pa
 
-from tidings.collection import Preview
+from tidings.collection import COLLECTS, EXPLICIT, Preview
 from tidings.errors import InvalidOption
 from tidings.filters import Filter
 from tidings.logs import CollectableLog
 from tidings.stream_definition import StreamDefinition
 from tidings.updates import GC, SCHEMA, from_rows, shard_of
 from tidings_gc_tombstones.collector import Collector
-from tidings_gc_tombstones.covering import COLLECTS, EXPLICIT, GcEvent, check_covering
+from tidings_gc_tombstones.covering import GcEvent, check_covering
 from tidings_gc_tombstones.policies import policies_of
 from tidings_gc_tombstones.predicates import Predicate
 

@@ -11,7 +11,8 @@ two keys with one hash are told apart, and where runs keep only one of them, the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,25 +86,39 @@ NO_PLACES = KeyPlaces.at(np.empty(0, np.int32), np.empty(0, np.int64), pa.array(
 
 
 class KeyIndex:
-    """The index in a folder. Any number of processes read it; whoever writes it takes it over. A context manager."""
+    """The index in a folder. Any number of processes read it; whoever writes it takes it over. A context manager.
+
+    Whatever goes wrong with its files is `LogUnavailable`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._reader = RunReader(folder)
         self._writer: Runs | None = None
         self._passed = np.empty(0, np.int64)
+        self._lost = False
 
     @property
     def note(self) -> dict[str, Any]:
         """What the index has seen, as `update` was told; empty if it has seen nothing."""
         try:
-            return dict(self._reader.note or {})
+            with _translating_errors():
+                return {} if self._lost else dict(self._reader.note or {})
         except LogUnavailable:  # there is none, or none that can be read
             return {}
 
+    def check(self) -> None:
+        """Take the index for lost, if it is damaged: as whoever takes it over does."""
+        try:
+            with _translating_errors():
+                self._reader.snapshot().check()
+        except LogUnavailable:
+            self._lost = True
+
     def find(self, some: KeyPlaces) -> KeyPlaces:
         """The places of the keys of these, as far as they are not collected."""
-        rows = (self._writer or self._reader).lookup(some.hash)
+        with _translating_errors():
+            rows = (self._writer or self._reader).lookup(some.hash)
         is_place = rows["place"].to_numpy() == rows["seq"].to_numpy()
         found = _places(rows.filter(pa.array(is_place & ~self._needless(rows))), "place")
         groups = (some + found).groups()
@@ -114,15 +129,16 @@ class KeyIndex:
     def take_over(self) -> Runs:
         """Be the one who writes it, and check all that is there."""
         if self._writer is None:
-            self._writer = Runs(
-                self._folder,
-                ROWS,
-                key="hash",
-                identity=("place",),
-                order="seq",
-                superseded=self._needless,
-                forget=lambda rows: rows["place"].to_numpy() != rows["seq"].to_numpy(),
-            )
+            with _translating_errors():
+                self._writer = Runs(
+                    self._folder,
+                    ROWS,
+                    key="hash",
+                    identity=("place",),
+                    order="seq",
+                    superseded=self._needless,
+                    forget=lambda rows: rows["place"].to_numpy() != rows["seq"].to_numpy(),
+                )
         return self._writer
 
     def pass_over(self, upto: Integers) -> None:
@@ -141,11 +157,15 @@ class KeyIndex:
                 (gone, gone.seq, gone.seq + 1),
             )
         ]
-        self.take_over().append(pa.concat_tables(rows), dict(note))
+        writer = self.take_over()
+        with _translating_errors():
+            writer.append(pa.concat_tables(rows), dict(note))
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.take_over().rebuild([], note={})
+    def clear(self, note: Mapping[str, Any]) -> None:
+        """Forget everything but this."""
+        writer = self.take_over()
+        with _translating_errors():
+            writer.rebuild([], note=dict(note))
 
     def close(self) -> None:
         """Stop merging runs."""
@@ -165,6 +185,14 @@ class KeyIndex:
         if len(passed):
             needless |= (places != MARK) & (places <= passed[rows["shard"].to_numpy()])
         return needless
+
+
+@contextlib.contextmanager
+def _translating_errors() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise LogUnavailable(f"the index of the collection cannot be used: {error}") from error
 
 
 def _places(rows: pa.Table, seq: str) -> KeyPlaces:

@@ -10,13 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tidings.collection import EXPLICIT
 from tidings.errors import InvalidOption
 from tidings.filters import arrow
 from tidings.filters.values import PREFIX, normal_key
-from tidings_gc_tombstones.covering import EXPLICIT
 
 COLUMNS = ("object", "source")
 OPTIONAL = "?"
+MAX_KEY_PARTS = 16
 MISSING = -1  # all bits set, as a length of four bytes
 DEFAULT_KEY = ("object",)
 
@@ -42,7 +43,9 @@ def check_key(value: Any) -> tuple[str, ...]:
         plain = name.removesuffix(OPTIONAL) if isinstance(name, str) else ""
         if not (plain in COLUMNS or (plain.startswith(PREFIX) and plain != PREFIX)):
             raise InvalidOption(f"{name!r} is no part of a key: it has {_choices()}")
-    if len(set(names)) < len(names):
+    if len(names) > MAX_KEY_PARTS:
+        raise InvalidOption(f"a key has {MAX_KEY_PARTS} parts at most, and not {len(names):,}")
+    if len({name.removesuffix(OPTIONAL) for name in names}) < len(names):
         raise InvalidOption(f"the key {', '.join(names)} names one of its parts twice")
     return tuple(sorted(names))
 

@@ -22,7 +22,8 @@ policy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +32,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tidings.config.units import parse_duration
-from tidings.errors import InvalidFilter, InvalidOption, PluginBroken
+from tidings.errors import InvalidFilter, InvalidOption, PluginBroken, TidingsError
 from tidings.filters import EVERYTHING, Filter, parse
 from tidings.plugins import load
 from tidings_gc_tombstones.covering import check_keyed
@@ -136,12 +137,16 @@ class CollectionPolicies:
         """How many of these next updates of a shard, from the first on, are obsolete by any policy."""
         return max((one.obsolete(seqs, times_ms, head, now_ms) for one in self.prefixes.values()), default=0)
 
-    def check(self, predicate: Predicate) -> None:
-        """Refuse the predicate of a gc event that this stream does not take: `InvalidOption` or `InvalidFilter`."""
+    def check(self, predicate: Predicate, former_key: tuple[str, ...] | None = None) -> None:
+        """Refuse the predicate of a gc event that this stream does not take: `InvalidOption` or `InvalidFilter`.
+
+        `former_key` is one by which updates have collected others, whatever the policies are now.
+        """
         if not self.explicit_events:
             raise InvalidOption("gc events have no effect on this stream: add the policy `events` to its `collect`")
-        if self.key is not None:
-            check_keyed(predicate, self.key)
+        key = self.key or former_key
+        if key is not None:
+            check_keyed(predicate, key)
 
 
 def policies_of(collect: Mapping[str, Any]) -> CollectionPolicies:
@@ -163,8 +168,20 @@ def policies_of(collect: Mapping[str, Any]) -> CollectionPolicies:
     return CollectionPolicies({name: _policy(name, value) for name, value in wanted.items()}, protect_flows)
 
 
+@contextlib.contextmanager
+def blaming(policy: str) -> Iterator[None]:
+    """Say whose mistake it is, if a policy raises."""
+    try:
+        yield
+    except TidingsError:
+        raise
+    except Exception as error:
+        raise PluginBroken(f"collection policy {policy!r} failed: {type(error).__name__}: {error}") from error
+
+
 def _policy(name: str, value: Any) -> Policy:
-    made = load(GROUP, name)(value)
+    with blaming(name):
+        made = load(GROUP, name)(value)
     if not isinstance(made, Keyed | Prefix | ExplicitEvents):
         raise PluginBroken(f"collection policy {name!r} made {made!r}, which is no policy")
     return made

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from tidings.collection import EXPLICIT
 from tidings.filters.values import PREFIX
 from tidings.tombstones import Tombstones
 from tidings.updates import TOMBSTONE
-from tidings_gc_tombstones.covering import EXPLICIT
 from tidings_gc_tombstones.index import KeyPlaces
 from tidings_gc_tombstones.keys import OPTIONAL, column_of
 from tidings_gc_tombstones.policies import Keyed

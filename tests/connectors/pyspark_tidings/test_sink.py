@@ -205,3 +205,21 @@ def test_rows_that_say_where_they_were_are_placed_anew(definition: StreamDefinit
     )
     writer.commit([writer.write(iter(stamped.to_batches()))], 0)
     assert held(Stream(definition).log)["seq"].to_pylist() == [0]
+
+
+def test_rows_without_a_kind_are_updates_and_gc_events_of_another_stream_are_none(
+    definition: StreamDefinition, log: object
+) -> None:
+    writer = StreamWriter(WriteOptions(definition, "query", None))
+    rows = pa.table(
+        {
+            "object": ["a", "b", "gc/0", "c"],
+            "kind": ["data", None, "gc", "gc"],
+            "attributes": pa.array(
+                [None, [("collects", "everything")], [("collects", "everything")], [("op", "d")]],
+                pa.map_(pa.string(), pa.string()),
+            ),
+        }
+    )
+    writer.commit([writer.write(iter(rows.to_batches()))], 0)
+    assert sorted(held(Stream(definition).log)["object"].to_pylist()) == ["a", "b", "c"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import pickle
 import random
@@ -266,3 +267,15 @@ def test_a_writer_that_finds_a_damaged_run_begins_anew(tmp_path: Path) -> None:
     again = opened(tmp_path, merging=False)
     assert again.note is None
     assert again.runs == ()
+
+
+def test_a_writer_that_is_stopped_with_the_lock_keeps_others_waiting_for_a_while_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sorted_runs, "LOCK_TIMEOUT_S", 0.1)
+    with opened(tmp_path) as runs:
+        with (tmp_path / "lock").open("wb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            with pytest.raises(TimeoutError, match="if it is stopped, end it"):
+                runs.append(table([(1, 1, 1)]))
+        runs.append(table([(1, 1, 1)]))

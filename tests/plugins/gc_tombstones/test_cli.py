@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.core.cli.conftest import address, joined, run
 from tests.support.commands import Run
 from tidings.cluster import Cluster
+from tidings.collection import collect
+from tidings.positions import Positions
 from tidings.testing import held
 from tidings.updates import TOMBSTONE
 
@@ -107,7 +111,7 @@ def test_a_stream_that_cannot_be_collected_keeps_no_other_from_it(
     filled.coordination.create(broken.to_json(), "streams", "broken")
     result = run("gc", "run")
     assert result.code == 1
-    assert "not collected: broken: the log of stream 'broken' is not to be found" in result.err
+    assert "failed: broken: the log of stream 'broken' is not to be found" in result.err
     assert result.out.split()[-4:] == ["contacts", "100", "90", "0"]
 
 
@@ -144,3 +148,72 @@ def test_who_is_protected_is_named(joined: Cluster, run: Run, tmp_path: Path) ->
     done = run("gc", "run", "contacts")
     assert "contacts: 50 positions are protected: application 'cache' has not acknowledged them" in done.err
     assert len(held(stream.log)) == 50
+
+
+def test_the_status_of_one_stream_keeps_no_other_from_being_shown(filled: Cluster, run: Run) -> None:
+    broken = replace(filled.stream("contacts").definition, name="broken", log="delta:/nowhere/at/all")
+    filled.coordination.create(broken.to_json(), "streams", "broken")
+    result = run("gc", "status", "--json")
+    assert result.code == 1
+    assert [one["stream"] for one in result.json] == ["contacts"]
+    assert "failed: broken: " in result.err
+
+
+def test_an_index_that_cannot_be_written_is_one_sentence(filled: Cluster, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "contacts" / "_collection").write_text("in the way")
+    result = run("gc", "run", "contacts")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: the index of the collection cannot be used: ")
+    assert run("gc", "status", "contacts", "--json").json[0]["updates"] == 100
+
+
+def test_what_others_published_is_shown_short_and_without_what_a_terminal_would_obey(
+    joined: Cluster, run: Run, tmp_path: Path
+) -> None:
+    stream = joined.create_stream("open", 1, f"delta:{tmp_path / 'open'}", collect={"events": True})
+    with stream.producer() as producer:
+        for predicate in ("object = '\x1b[2J\nerror: forged'", f"object in ({','.join(f'o{n}' for n in range(400))})"):
+            producer.publish_many([{"object": "gc/0", "kind": "gc", "attributes": {"collects": predicate}}]).result()
+        for n in range(120):
+            predicate = f"kind = gc and n != {n}"
+            producer.publish_many([{"object": "gc/0", "kind": "gc", "attributes": {"collects": predicate}}]).result()
+    for command in ("plan", "run"):
+        shown = run("gc", command, "open")
+        assert "\x1b" not in shown.err
+        assert "\nerror: forged" not in shown.err
+        assert max(map(len, shown.err.splitlines())) < 1200
+        assert len(shown.err.splitlines()) < 110
+    assert "and 20 more" in shown.err
+    for _ in range(2):
+        status = run("gc", "status", "open", "--json").json[0]
+        assert (status["refused_count"], len(status["refused"])) == (120, 100)
+        run("gc", "run", "open")
+
+
+def test_a_copy_lacks_nothing_that_was_said_again_while_it_was_made(
+    filled: Cluster, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = filled.stream("contacts")
+    real = type(stream.log).tail
+    looked: list[bool] = []
+
+    def tail(log: Any, after: Positions, limit: int) -> Any:
+        if not looked:  # the end is fixed, and nothing is read yet
+            looked.append(True)
+            with stream.producer() as producer:
+                producer.publish_many([{"object": f"o{n}", "version": 99} for n in range(10)]).result()
+            collect(stream.definition, stream.log)
+        return real(log, after, limit)
+
+    monkeypatch.setattr(type(stream.log), "tail", tail)
+    lines = run("streams", "tail", "contacts", "--from", "earliest", "--no-follow", "--json").out.splitlines()
+    told = {row["object"] for row in map(json.loads, lines) if row["kind"] != TOMBSTONE}
+    assert told == {f"o{n}" for n in range(10)}
+
+
+def test_gc_events_are_not_published_into_another_stream(filled: Cluster, run: Run, tmp_path: Path) -> None:
+    copy = filled.create_stream("copy", 1, f"delta:{tmp_path / 'copy'}", collect={"events": True})
+    run("streams", "collect", "contacts", "object = o1")
+    lines = run("streams", "tail", "contacts", "--from", "earliest", "--no-follow", "--json").out
+    assert run("streams", "publish", "copy", stdin=lines).code == 0
+    assert len(held(copy.log)) == 100

@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tidings.errors import InvalidFilter, InvalidOption
+from tidings.errors import InvalidFilter, InvalidOption, PluginBroken
+from tidings.filters import Filter
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held
 from tidings.updates import TOMBSTONE, from_rows, timed
 from tidings_connectors.delta.log import DeltaLog
-from tidings_gc_tombstones import collector
+from tidings_gc_tombstones import collector, policies
 from tidings_gc_tombstones.collector import APPLICATION, Collector
 from tidings_gc_tombstones.events import gc_events
 from tidings_gc_tombstones.index import KeyPlaces
@@ -279,16 +281,14 @@ def test_what_a_flow_has_not_passed_is_protected(scene: Scene) -> None:
 
 
 def test_an_index_that_was_lost_or_is_of_another_key_is_made_anew(scene: Scene) -> None:
-    scene.publish(*some(100, 1))
-    scene.collect()
-    for path in scene.log.collection_folder.iterdir():
-        path.unlink()
-    scene.publish(*some(100, 2))
-    scene.collect()
-    assert scene.held() == latest(scene)
     scene.collected_by(latest_per_key={"key": ["object", "source"]})
     scene.publish(*({**row, "source": "app"} for row in some(100, 3)))
     scene.collect()
+    for path in scene.log.collection_folder.iterdir():
+        path.unlink()
+    scene.publish(*({**row, "source": "app"} for row in some(100, 4)), *some(100, 5))
+    scene.collect()
+    assert len(scene.held()) > len(latest(scene))
     scene.collected_by(**LATEST)
     scene.collect()
     assert scene.held() == latest(scene)
@@ -380,3 +380,129 @@ def test_spark_finds_the_same_in_a_history_as_step_after_step_does(
     assert scenes[0].held() == scenes[1].held()
     for one in scenes:
         one.log.close()
+
+
+def test_a_policy_that_comes_later_collects_what_was_there_before_it(scene: Scene) -> None:
+    scene.collected_by(temporary_keys=True)
+    scene.publish(*some(200, 1))
+    scene.collect()
+    assert len(scene.held()) == 200
+    scene.collected_by(latest_per_key=True)
+    scene.collect()
+    assert scene.held() == latest(scene)
+
+
+def test_a_gc_event_that_had_no_effect_has_it_once_the_stream_takes_gc_events(scene: Scene) -> None:
+    scene.collected_by(events=True)
+    scene.publish(*some(100, 1))
+    scene.publish(*gc_events(scene.stream, scene.log, "object = o1").to_pylist(maps_as_pydicts="lossy"))
+    scene.collected_by(keep_last=1000)
+    scene.collect()
+    assert "o1" in scene.objects()
+    scene.collected_by(events=True)
+    scene.collect()
+    assert "o1" not in scene.objects()
+
+
+def test_another_key_is_refused_once_updates_have_collected_others(scene: Scene) -> None:
+    def rows(*clients: str) -> list[Row]:
+        return [{"object": "a", "attributes": {"client": client}} for client in clients]
+
+    scene.publish(*rows("x", "y"))
+    scene.collect()
+    scene.collected_by(latest_per_key={"key": ["attributes.client"]})
+    scene.publish({"object": "b", "attributes": {"client": "y"}})
+    with pytest.raises(InvalidOption, match=r"was collected by the key object, and cannot be by attributes\.client"):
+        scene.collect()
+    scene.collected_by(events=True)
+    scene.publish(*gc_events(scene.stream, scene.log, "client = y").to_pylist(maps_as_pydicts="lossy"))
+    assert all("speaks of object and of seq" in reason for reason in scene.collect())
+    assert scene.objects().count("a") == 1
+    scene.collected_by(latest_per_key=True)
+    scene.collect()
+    assert scene.objects().count("a") == 1
+
+
+def test_an_index_that_is_damaged_is_made_anew_by_a_run_and_passed_over_by_a_plan(scene: Scene) -> None:
+    scene.publish(*some(300, 1))
+    scene.collect()
+    for run in scene.log.collection_folder.glob("*.arrow"):
+        content = bytearray(run.read_bytes())
+        content[len(content) // 2] ^= 1
+        run.write_bytes(content)
+    scene.publish(*some(50, 2))
+    with Collector(scene.stream, scene.log) as collecting:
+        planned = collecting.plan().gone.count
+    before = len(scene.held())
+    scene.collect()
+    assert scene.held() == latest(scene)
+    assert planned == before - len(scene.held())
+
+
+def test_many_gc_events_are_several_commits_and_few_scans(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene.collected_by(events=True)
+    scene.publish(*some(100, 1))
+    scene.collect()
+    for n in range(150):
+        scene.publish({"object": "gc/0", "kind": "gc", "attributes": {"collects": f"version = {n} and kind = data"}})
+    real, scans = DeltaLog.find, list[int]()
+
+    def find(log: DeltaLog, *wanted: Filter) -> Iterator[pa.Table]:
+        scans.append(len(wanted))
+        return real(log, *wanted)
+
+    monkeypatch.setattr(DeltaLog, "find", find)
+    with Collector(scene.stream, scene.log) as collecting:
+        steps = [step.gone.count for step in collecting.run()]
+    assert len(steps) == 3
+    assert scans == [64, 64, 22]
+    assert steps[0] > 0
+    shard = next(place[0] for place, row in scene.published.items() if row["object"] == "gc/0")
+    assert all(place[0] != shard or scene.published[place]["object"] == "gc/0" for place in scene.held())
+
+
+def test_gc_events_that_name_objects_need_no_scan_in_the_first_run(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene.collected_by(events=True)
+    scene.publish(*some(100, 1))
+    scene.publish(*gc_events(scene.stream, scene.log, "object in (o1, o2)").to_pylist(maps_as_pydicts="lossy"))
+    scene.publish({"object": "o1", "version": 1000})
+    monkeypatch.setattr(DeltaLog, "find", lambda *_: pytest.fail("the history is scanned"))
+    scene.collect()
+    assert scene.objects().count("o1") == 1
+    assert "o2" not in scene.objects()
+
+
+def test_what_others_collect_in_a_step_does_not_keep_what_is_old(scene: Scene) -> None:
+    scene.collected_by(latest_per_key=True, max_age="P7D")
+    now = dt.datetime(2031, 5, 20, tzinfo=dt.UTC)
+    old = now - dt.timedelta(days=30)
+    for name, time in [("a", now), ("b", old), ("c", old), ("a", now), ("d", now)]:
+        scene.publish({"object": name, "time": time})
+    scene.collect(clock=now.timestamp)
+    left = scene.held()
+    scene.collect(clock=now.timestamp)
+    assert scene.held() == left
+
+
+def test_a_run_with_nothing_to_do_commits_nothing(scene: Scene) -> None:
+    scene.publish(*some(100, 1))
+    scene.collect()
+    number = scene.log.last_transaction(APPLICATION)
+    scene.collect()
+    assert scene.log.last_transaction(APPLICATION) == number
+
+
+@pytest.mark.parametrize("answer", [None, "x", float("nan"), ZeroDivisionError()], ids=str)
+def test_a_policy_that_fails_is_blamed_by_name(scene: Scene, monkeypatch: pytest.MonkeyPatch, answer: object) -> None:
+    def leading(*_: object) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(policies, "load", lambda group, name: lambda value: policies.Prefix(leading))
+    scene.collected_by(odd=True)
+    scene.publish(*some(10, 1))
+    with pytest.raises(PluginBroken, match="collection policy 'odd' failed"):
+        scene.collect()
