@@ -367,14 +367,14 @@ def test_spark_finds_the_same_in_a_history_as_step_after_step_does(
         one.publish(*rows[250:])
     monkeypatch.setattr(collector, "HISTORY_ROWS", 1)
     with Collector(scenes[0].stream, scenes[0].log) as collecting:
-        assert collecting.plan(lambda: spark).by_policy == collecting.plan().by_policy
+        assert collecting.plan(lambda: spark).gone == collecting.plan().gone
     assert scenes[0].collect(spark=spark) == scenes[1].collect() == []
     assert scenes[0].held() == scenes[1].held()
     assert len(scenes[0].held()) < 400
     for one in scenes:
         one.publish(*rows[:100])
     with Collector(scenes[0].stream, scenes[0].log) as collecting:
-        assert collecting.plan(lambda: spark).by_policy == collecting.plan().by_policy
+        assert collecting.plan(lambda: spark).gone == collecting.plan().gone
     for one in scenes:  # the index is the same, too
         one.collect()
     assert scenes[0].held() == scenes[1].held()
