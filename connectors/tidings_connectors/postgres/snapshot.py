@@ -40,7 +40,8 @@ WITH keys AS (
     SELECT indrelid, indisprimary, indisreplident, (indkey::int2[])[0:indnkeyatts - 1] AS key FROM pg_index
 )
 SELECT published.schemaname, published.tablename, class.relkind = 'p',
-       to_jsonb(published)->>'rowfilter', has_table_privilege(class.oid, 'SELECT'), current_user::text,
+       to_jsonb(published)->>'rowfilter', has_table_privilege(class.oid, 'SELECT'),
+       row_security_active(class.oid), current_user::text,
        (SELECT jsonb_agg(jsonb_build_array(attribute.attname, attribute.atttypid::int8,
                                            format_type(attribute.atttypid, attribute.atttypmod),
                                            array_position(chunks.key, attribute.attnum),
@@ -102,10 +103,10 @@ class PostgresTable:
     def pieces(self, last: list[str] | None) -> Iterator[Piece]:
         if not self.columns:
             return
-        raw_texts(self.state, {column.oid for column in self.columns})
         names = ", ".join(quoted_name(column.name) for column in self.columns)
         only = "" if self.partitioned else "ONLY "
         select = f"SELECT {names} FROM {only}{self.name} WHERE ({self.condition or 'true'})"
+        raw_texts(self.state, select)
         if not self._sorted_by:
             with self.state.cursor(name="tidings") as cursor:
                 cursor.execute(select)
@@ -189,7 +190,7 @@ class PostgresTables:
             cursor.execute(TABLES, (self._publication,))
             found = cursor.fetchall()
         tables = []
-        for schema, name, partitioned, condition, may_read, role, columns in found:
+        for schema, name, partitioned, condition, may_read, hidden, role, columns in found:
             table = PostgresTable(
                 schema, name, partitioned, condition, [TableColumn(*column) for column in columns or ()], state
             )
@@ -197,6 +198,11 @@ class PostgresTables:
                 raise LogUnavailable(
                     f"role {role!r} of PostgreSQL at {self._server} may not read table {schema}.{name}, which a "
                     f"snapshot needs: GRANT SELECT ON {table.name} TO {quoted_name(role)}"
+                )
+            if hidden:
+                raise LogUnavailable(
+                    f"a policy of table {schema}.{name} may hide rows from role {role!r} of PostgreSQL at "
+                    f"{self._server}, which a snapshot needs: ALTER ROLE {quoted_name(role)} BYPASSRLS"
                 )
             tables.append(table)
         return tables
