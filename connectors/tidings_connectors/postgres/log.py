@@ -82,7 +82,7 @@ class PostgresLog(TailedLogBase):
         super()._abandon()
 
     def bounds(self) -> dict[int, Bounds]:
-        state = self._state(STATE_MAX_AGE_S)
+        state = self._with_snapshot(self._slot.state(STATE_MAX_AGE_S))
         now = Bounds(state.floor, state.head)
         with self._lock:
             if self._bounds.get(0) != now:
@@ -105,7 +105,7 @@ class PostgresLog(TailedLogBase):
         return self._reader_with_snapshot(plain)
 
     def check(self, after: Positions) -> None:
-        self._slot.check(self._state(), after)
+        self._slot.check(self._with_snapshot(self._slot.readable_state()), after)
 
     def confirm(self, upto: Positions) -> None:
         """Move the slot to the last of these positions; a shard that is not named has passed nothing."""
@@ -136,9 +136,8 @@ class PostgresLog(TailedLogBase):
             yield
             failed.pop_all()
 
-    def _state(self, age: float = 0.0) -> SlotState:
+    def _with_snapshot(self, state: SlotState) -> SlotState:
         """What is held: by the slot, and before it the snapshot, if it joins on."""
-        state = self._slot.state(age)
         if state.lost:
             return state
         return state._replace(floor=self._bounds_with_snapshot(Bounds(state.floor, state.head)).floor)

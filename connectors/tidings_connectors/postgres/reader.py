@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from tidings.errors import InvalidPosition, LogUnavailable
+from tidings.errors import InvalidPosition, LogUnavailable, PositionsLost, TidingsError
 from tidings.logs import Read, ends
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
@@ -26,13 +26,13 @@ from tidings_connectors.postgres.connections import (
     PostgresConnection,
     PostgresServer,
     quoted_name,
-    quoted_text,
     translating_errors,
     unavailable,
 )
 from tidings_connectors.postgres.decoding import ROW_TAGS, Batch, Decoder
 from tidings_connectors.postgres.heartbeat import Heartbeat
 from tidings_connectors.postgres.options import PostgresOptions
+from tidings_connectors.postgres.publications import NotPublished, PostgresPublication
 from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot, lsn_text
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
@@ -72,6 +72,9 @@ class PostgresReader:
         self._closed = False
         self._replication: Any = None
         self._cursor: Any = None
+        self._publication = PostgresPublication(connection, options.publication)
+        self._copy = ""
+        self._failed: Error | None = None
         self._polling = select.poll()
         self._decoder = Decoder(self._key_of)
         self._start = Position(0, -1)
@@ -94,13 +97,13 @@ class PostgresReader:
         except Error as error:
             self._drop()
             if fresh or not _broken(error):
-                raise self._reason(error) from error
+                raise self._reason(error, after) from error
             try:  # the server has ended the connection since the last read, or is just coming back
                 self._open(after)
                 rows = self._next(after, limit)
             except Error as again:
                 self._drop()
-                raise self._reason(again) from again
+                raise self._reason(again, after) from again
         except BaseException:
             self._drop()  # messages were read that nobody got
             raise
@@ -134,9 +137,9 @@ class PostgresReader:
         self._drop()
         if self._closed:
             raise LogUnavailable("the reader was closed")
-        self._slot.check(self._slot.state(), after)
+        self._slot.check(self._slot.readable_state(), after)
         start = min(after.values())
-        name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
+        self._copy = name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
         with contextlib.ExitStack() as failed:
             self._replication = self._server.replicate()
             failed.callback(self._drop)
@@ -149,17 +152,17 @@ class PostgresReader:
                     (name,),
                 )
             except Error as error:
-                state = self._slot.state()
-                self._slot.check(state, after)  # says so if the slot is lost, or just went away
-                raise (self._slot.too_few() if error.pgcode == LIMIT_EXCEEDED else self._reason(error)) from error
+                self._slot.check(self._slot.readable_state(), after)  # says so if the slot was lost, or just went away
+                few = error.pgcode == LIMIT_EXCEEDED
+                raise (self._slot.too_few() if few else unavailable(self._server, error)) from error
             # The server would go forward to this place in silence.
             floor = Position(self._cursor.fetchone()[0], -1)
             self._slot.check(self._slot.state()._replace(floor=floor), after)
-            publication = quoted_text(quoted_name(self._options.publication))
+            self._replication.notices.clear()
             with translating_errors(self._server):
                 self._cursor.start_replication_expert(
                     f"START_REPLICATION SLOT {quoted_name(name)} LOGICAL {lsn_text(start.seq)} "
-                    f"(proto_version '1', publication_names {publication})",
+                    f"(proto_version '1', publication_names {self._publication.names})",
                     decode=False,
                     status_interval=STATUS_INTERVAL_S,
                 )
@@ -167,7 +170,7 @@ class PostgresReader:
         self._polling = select.poll()  # select() takes no more than the first 1,024 files of a process
         self._polling.register(self._replication, select.POLLIN)
         self._decoder = Decoder(self._key_of)
-        self._start, self._read_upto, self._seen = start, start.seq, {}
+        self._start, self._read_upto, self._seen, self._failed = start, start.seq, {}, None
 
     def _next(self, after: Positions, limit: int) -> pa.Table:
         """The next rows. A transaction that was read in part before is gone through in one go up to there."""
@@ -192,6 +195,8 @@ class PostgresReader:
 
     def _collect(self, limit: int) -> tuple[list[bytes], bool]:
         """Messages with about so many rows, and whether there may be more at hand."""
+        if self._failed is not None:
+            raise self._failed
         read = self._cursor.read_message
         messages: list[bytes] = []
         add = messages.append
@@ -200,7 +205,13 @@ class PostgresReader:
         while True:
             begun = len(messages)
             for _ in range(max(1, min(limit - rows, 4096))):
-                last = read()
+                try:
+                    last = read()
+                except Error as error:  # which comes after these
+                    if not messages:
+                        raise
+                    self._failed = error
+                    return messages, True
                 if last is None:
                     break
                 add(last.payload)
@@ -222,10 +233,15 @@ class PostgresReader:
                 waited = True
 
     def _check_published(self) -> None:
-        """From version 18 on the server goes on without a publication that is not there, and only sends a warning."""
+        """From version 18 on the server goes on without a publication that is not there, and only sends a warning.
+
+        A warning can be of anything, so it is the catalog that says whether it is of that.
+        """
         self._replication.poll()  # which fetches warnings
-        if any(self._options.publication in warning for warning in self._replication.notices):
-            raise self._unpublished()
+        if self._replication.notices:
+            self._replication.notices.clear()
+            if not self._publication.always_there(self._copy):
+                raise NotPublished
 
     def _readable(self, seconds: float) -> bool:
         return bool(self._polling.poll(seconds * 1000))
@@ -246,18 +262,49 @@ class PostgresReader:
         with translating_errors(self._server):
             return [name for (name,) in self._connection.rows(KEY, (oid,))]
 
-    def _reason(self, error: Exception) -> LogUnavailable:
+    def _reason(self, error: Exception, after: Positions) -> TidingsError:
         """The server's error in a sentence of ours."""
-        undefined = getattr(error, "pgcode", None) == UNDEFINED_OBJECT
-        return self._unpublished() if undefined else unavailable(self._server, error)
-
-    def _unpublished(self) -> LogUnavailable:
-        publication = self._options.publication
-        return LogUnavailable(
-            f"publication {publication!r} of PostgreSQL at {self._server} was not there yet, or not any more, at "
-            f"{self.stand.seq} in the log: CREATE PUBLICATION {quoted_name(publication)} FOR ALL TABLES, and begin "
-            f"anew after that with SELECT pg_drop_replication_slot({quoted_text(self._slot.name)}); {self._slot.making}"
+        if getattr(error, "pgcode", None) != UNDEFINED_OBJECT:
+            return unavailable(self._server, error)
+        name = self._publication.name
+        if not self._publication.there():
+            return LogUnavailable(
+                f"PostgreSQL at {self._server} has no publication {name!r} any more: {self._publication.making}"
+            )
+        place = Position(self._published_from(min(after.values()).seq), -1)
+        return PositionsLost(
+            f"publication {name!r} of PostgreSQL at {self._server} was made at {place.seq} in the log, and what was "
+            "written before cannot be read by it",
+            {shard: (Position(at.seq, at.index + 1), place) for shard, at in after.items() if at < place},
         )
+
+    def _published_from(self, low: int) -> int:
+        """From where on the log can be read, found by halving: not from here, and from its end."""
+        head = self._slot.state().head
+        high = head.seq
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._published_at(middle, head):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _published_at(self, lsn: int, head: Position) -> bool:
+        """Whether the first row from here on can be read."""
+        stands = Positions(dict.fromkeys(range(self._shards), Position(lsn, -1)))
+        self._open(stands)
+        try:
+            while self.stand < head:
+                if len(self._next(stands, 1)):
+                    break
+        except Error as error:
+            if error.pgcode != UNDEFINED_OBJECT:
+                raise unavailable(self._server, error) from error
+            return False
+        finally:
+            self._drop()
+        return True
 
     def _drop(self) -> None:
         connection, self._replication, self._cursor = self._replication, None, None
