@@ -23,6 +23,7 @@ from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc.base import TailedLogBase
 from tidings_connectors.postgres.connections import PostgresConnection, PostgresServer
 from tidings_connectors.postgres.heartbeat import Heartbeat
+from tidings_connectors.postgres.left_out import LeftOutTables
 from tidings_connectors.postgres.options import PostgresOptions, options_of
 from tidings_connectors.postgres.preflight import check_server
 from tidings_connectors.postgres.reader import PostgresReader
@@ -45,7 +46,8 @@ class PostgresLog(TailedLogBase):
         self._connection = PostgresConnection(server)
         self._slot = Slot(server, self._connection, stream.name, options.slot)
         self._heartbeat = Heartbeat(server, self._connection, self._slot, options.heartbeat)
-        self._use_snapshots(PostgresTables(server, self._slot, options.publication), options.slot)
+        self._left_out = LeftOutTables(stream.name, options)
+        self._use_snapshots(PostgresTables(server, self._slot, options.publication, self._left_out), options.slot)
         self._bounds: dict[int, Bounds] = {}
         self._lock = threading.Lock()
         self._readers: set[PostgresReader] = set()
@@ -97,6 +99,7 @@ class PostgresLog(TailedLogBase):
             self._slot,
             self._options,
             self._stream.shards,
+            self._left_out,
             self._heartbeat,
             self._forget,
         )
@@ -111,6 +114,7 @@ class PostgresLog(TailedLogBase):
         """Move the slot to the last of these positions; a shard that is not named has passed nothing."""
         # A transaction that has only begun to be read is sent again from here, and so is the one that ends here.
         self._slot.advance(min(upto[shard].seq for shard in range(self._stream.shards)))
+        self._left_out.forget(min(upto[shard] for shard in range(self._stream.shards)))
         self._forget_snapshot(upto)
 
     def distance(self, after: Position, upto: Position) -> int:

@@ -11,13 +11,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidings.errors import InvalidPosition, LogUnavailable, PositionsLost, TidingsError
 from tidings.logs import Read, ends
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
+from tidings_connectors.cdc.changes import Changes
 from tidings_connectors.cdc.mapping import updates_of
-from tidings_connectors.cdc.positions import chosen, later
+from tidings_connectors.cdc.positions import RowsLeftOut, chosen, later
 from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
     UNDEFINED_OBJECT,
@@ -31,6 +33,7 @@ from tidings_connectors.postgres.connections import (
 )
 from tidings_connectors.postgres.decoding import ROW_TAGS, Batch, Decoder
 from tidings_connectors.postgres.heartbeat import Heartbeat
+from tidings_connectors.postgres.left_out import LeftOutTables, form_of
 from tidings_connectors.postgres.options import PostgresOptions
 from tidings_connectors.postgres.publications import NotPublished, PostgresPublication
 from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot, lsn_text
@@ -59,6 +62,7 @@ class PostgresReader:
         slot: Slot,
         options: PostgresOptions,
         shards: int,
+        left_out: LeftOutTables,
         heartbeat: Heartbeat | None = None,
         on_close: Callable[[PostgresReader], None] | None = None,
     ) -> None:
@@ -67,6 +71,7 @@ class PostgresReader:
         self._slot = slot
         self._options = options
         self._shards = shards
+        self._left_out = left_out
         self._heartbeat = heartbeat
         self._on_close = on_close
         self._closed = False
@@ -108,7 +113,19 @@ class PostgresReader:
             self._drop()  # messages were read that nobody got
             raise
         stand = self.stand
-        return Read(rows, Positions({shard: max(at, stand) for shard, at in after.items()}))
+        upto = Positions({shard: max(at, stand) for shard, at in after.items()})
+        loss = self._left_out.loss(after, upto)
+        return Read(rows, upto) if loss is None else self._before(loss, rows, after)
+
+    def _before(self, loss: RowsLeftOut, rows: pa.Table, after: Positions) -> Read:
+        """What comes before a loss; when that was read, the loss."""
+        self._drop()  # what comes after it is read again
+        place = next(last for _, last in loss.lost.values())
+        rows = rows.filter(pc.less(rows["seq"], place.seq))
+        if len(rows) == 0:
+            raise loss
+        end = Position(place.seq - 1, -1)  # where no transaction is
+        return Read(rows, Positions({shard: max(at, end) for shard, at in after.items()}))
 
     @property
     def stand(self) -> Position:
@@ -250,11 +267,20 @@ class PostgresReader:
         """The rows that were asked for, in the order of the log."""
         if not batches:
             return SCHEMA.empty_table()
-        tables = [updates_of(changes, self._options, self._shards) for changes, _ in batches]
+        tables, orders = [], []
+        for changes, order in batches:
+            form, (first, last) = form_of(changes), _ends(changes)
+            if (reason := self._left_out.reason(form)) is not None:
+                self._left_out.note(form.name, reason, first, last)
+                continue
+            self._left_out.came(form.name, first)
+            tables.append(updates_of(changes, self._options, self._shards))
+            orders.append(order)
+        if not tables:
+            return SCHEMA.empty_table()
         rows = tables[0]
         if len(tables) > 1:
-            order = np.argsort(np.concatenate([order for _, order in batches]))
-            rows = pa.concat_tables(tables).combine_chunks().take(order)
+            rows = pa.concat_tables(tables).combine_chunks().take(np.argsort(np.concatenate(orders)))
         self._seen |= ends(rows)
         return chosen(rows, later(rows, after))
 
@@ -317,3 +343,9 @@ def _broken(error: Exception) -> bool:
     """Whether the connection is gone, and nothing else is wrong."""
     state = getattr(error, "pgcode", None)
     return isinstance(error, Broken) or state is None or state[:2] in ("08", "57")
+
+
+def _ends(changes: Changes) -> tuple[Position, Position]:
+    """Where the first and the last of these changes are."""
+    first, last = (Position(int(changes.seqs[at]), int(changes.indexes[at])) for at in (0, -1))
+    return first, last

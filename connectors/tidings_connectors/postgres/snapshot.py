@@ -18,9 +18,9 @@ from typing import Any
 import pyarrow as pa
 
 from tidings.errors import LogUnavailable
-from tidings.positions import Bounds
+from tidings.positions import Bounds, Position
 from tidings_connectors.cdc import snapshot
-from tidings_connectors.cdc.changes import Column
+from tidings_connectors.cdc.changes import Column, Kind
 from tidings_connectors.cdc.snapshot import ConsistentState, Piece
 from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
@@ -31,6 +31,7 @@ from tidings_connectors.postgres.connections import (
     raw_texts,
     translating_errors,
 )
+from tidings_connectors.postgres.left_out import LeftOutTables, TableForm
 from tidings_connectors.postgres.relations import KINDS, as_json
 from tidings_connectors.postgres.slots import Slot
 
@@ -71,6 +72,11 @@ class TableColumn:
     order: int | None
     key: bool
 
+    @property
+    def kind(self) -> Kind:
+        """What is more than text."""
+        return KINDS.get(self.oid, "text")
+
 
 @dataclass(frozen=True)
 class PostgresTable:
@@ -89,6 +95,12 @@ class PostgresTable:
         return f"{quoted_name(self.schema)}.{quoted_name(self.table)}"
 
     @property
+    def form(self) -> TableForm:
+        """What it looks like in the log."""
+        columns = tuple((column.name, column.kind) for column in self.columns)
+        return TableForm(self.schema, self.table, columns, tuple(self.key))
+
+    @property
     def key(self) -> list[str]:
         return [column.name for column in self.columns if column.key]
 
@@ -100,12 +112,21 @@ class PostgresTable:
     def _sorted_by(self) -> list[TableColumn]:
         return sorted((one for one in self.columns if one.order is not None), key=lambda one: one.order or 0)
 
+    @property
+    def _source(self) -> str:
+        only = "" if self.partitioned else "ONLY "
+        return f"FROM {only}{self.name} WHERE ({self.condition or 'true'})"
+
+    def has_rows(self) -> bool:
+        """Whether it has any."""
+        with self.state.cursor() as cursor:
+            cursor.execute(f"SELECT 1 {self._source} LIMIT 1")
+            return cursor.fetchone() is not None
+
     def pieces(self, last: list[str] | None) -> Iterator[Piece]:
         if not self.columns:
             return
-        names = ", ".join(quoted_name(column.name) for column in self.columns)
-        only = "" if self.partitioned else "ONLY "
-        select = f"SELECT {names} FROM {only}{self.name} WHERE ({self.condition or 'true'})"
+        select = f"SELECT {', '.join(quoted_name(column.name) for column in self.columns)} {self._source}"
         raw_texts(self.state, select)
         if not self._sorted_by:
             with self.state.cursor(name="tidings") as cursor:
@@ -134,8 +155,7 @@ class PostgresTable:
     def _piece(self, rows: list[tuple[str | None, ...]]) -> Piece:
         columns = []
         for column, texts in zip(self.columns, zip(*rows, strict=True), strict=True):
-            kind = KINDS.get(column.oid, "text")
-            columns.append(Column(column.name, as_json(pa.array(texts, pa.string()), kind), kind))
+            columns.append(Column(column.name, as_json(pa.array(texts, pa.string()), column.kind), column.kind))
         names = [column.name for column in self.columns]
         return Piece(columns, [str(rows[-1][names.index(name)]) for name in self.order] or None)
 
@@ -145,10 +165,11 @@ class PostgresTables:
 
     base = 0
 
-    def __init__(self, server: PostgresServer, slot: Slot, publication: str) -> None:
+    def __init__(self, server: PostgresServer, slot: Slot, publication: str, left_out: LeftOutTables) -> None:
         self._server = server
         self._slot = slot
         self._publication = publication
+        self._left_out = left_out
 
     def held(self) -> Bounds | None:
         state = self._slot.found()
@@ -182,7 +203,15 @@ class PostgresTables:
                 self._slot.replace(name)
             exporting.close()  # the transaction has the state, and that slot need not hold WAL any longer
             high, low = place.split("/")
-            yield ConsistentState((int(high, 16) << 32) + int(low, 16) - 1, time, tables)
+            seq = (int(high, 16) << 32) + int(low, 16) - 1
+            yield ConsistentState(seq, time, [table for table in tables if self._fits(table, seq)])
+
+    def _fits(self, table: PostgresTable, seq: int) -> bool:
+        """Whether the rows of a table can become updates; if not, those that are there are left out."""
+        reason = self._left_out.reason(table.form)
+        if reason is not None and table.has_rows():
+            self._left_out.note(table.form.name, reason, Position(seq), Position(seq))
+        return reason is None
 
     def _tables(self, state: Any) -> list[PostgresTable]:
         """The published tables; they may all be read."""
