@@ -10,17 +10,23 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from tidings.errors import InvalidOption
+from tidings.errors import InvalidOption, PositionsLost
 from tidings.positions import Position, Positions
 from tidings_connectors.cdc.changes import INSERT, Changes, Column, Kind
 from tidings_connectors.cdc.mapping import RowMapping, updates_of
 from tidings_connectors.cdc.positions import RowsLeftOut
+
+UNNAMED = (
+    "its replica identity does not tell its key, and the key was changed since they were written, so name it by the "
+    "stream's option 'keys'"
+)
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +52,15 @@ def form_of(changes: Changes) -> TableForm:
 
 @dataclass
 class LeftOutSpan:
-    """From where to where rows of a table were left out, and in which transaction it was back."""
+    """From where to where rows of a table were left out, and in which transaction it was back.
+
+    `unnamed` are those that would have fitted, had their key been known.
+    """
 
     first: Position
     last: Position
     back: int | None = None
+    unnamed: bool = False
 
     @property
     def told_at(self) -> Position | None:
@@ -66,6 +76,7 @@ class LeftOutTables:
         self._mapping = mapping
         self._lock = threading.Lock()
         self._spans: dict[str, list[LeftOutSpan]] = {}
+        self._unnamed: dict[str, LeftOutSpan] = {}
         self.reason = functools.lru_cache(1000)(self._reason)
         """Why rows of a table cannot become updates; None if they can."""
 
@@ -86,6 +97,16 @@ class LeftOutTables:
             spans.append(LeftOutSpan(first, last))
         logger.warning("stream %r: rows of table %s are left out from %s on: %s", self._stream, table, first, reason)
 
+    def note_unnamed(self, table: str, first: Position, last: Position) -> None:
+        """Rows of a table were left out since nobody knows their key any more: a loss, which is told behind them."""
+        with self._lock:
+            new = table not in self._unnamed
+            span = self._unnamed.setdefault(table, LeftOutSpan(first, last, unnamed=True))
+            span.first, span.last = min(span.first, first), max(span.last, last)
+            span.back = span.last.seq + 2  # where no transaction is, nor just before it
+        if new:
+            logger.warning("stream %r: rows of table %s are lost from %s on: %s", self._stream, table, first, UNNAMED)
+
     def came(self, table: str, at: Position) -> None:
         """Rows of a table came that were not left out, from here on."""
         with self._lock:
@@ -95,32 +116,36 @@ class LeftOutTables:
                         logger.warning("stream %r: rows of table %s come again from %s on", self._stream, table, at)
                     span.back = at.seq
 
-    def loss(self, after: Positions, upto: Positions) -> RowsLeftOut | None:
+    def loss(self, after: Positions, upto: Positions) -> PositionsLost | None:
         """The first loss to be told to readers who stand here and would go on to there."""
         with self._lock:
             told = [
                 (place, table, span)
-                for table, spans in self._spans.items()
-                for span in spans
+                for table, span in self._all()
                 if (place := span.told_at) is not None and any(at < place <= upto[shard] for shard, at in after.items())
             ]
         if not told:
             return None
         place, table, span = min(told, key=lambda one: one[0])
-        return RowsLeftOut(
-            f"rows of table {table} were left out of stream {self._stream!r} from {span.first} to {span.last}",
-            {shard: (span.first, place) for shard, at in after.items() if at < place},
-        )
+        lost = {shard: (span.first, place) for shard, at in after.items() if at < place}
+        what = f"rows of table {table} were left out of stream {self._stream!r} from {span.first} to {span.last}"
+        return PositionsLost(f"{what}: {UNNAMED}", lost) if span.unnamed else RowsLeftOut(what, lost)
 
     def forget(self, before: Position) -> None:
         """All flows have come here."""
         with self._lock:
-            for table, spans in list(self._spans.items()):
-                left = [span for span in spans if span.told_at is None or span.told_at > before]
-                if left:
-                    self._spans[table] = left
-                else:
-                    del self._spans[table]
+            needed = [(table, span) for table, span in self._all() if span.told_at is None or span.told_at > before]
+            self._unnamed = {table: span for table, span in needed if self._unnamed.get(table) is span}
+            self._spans = {
+                table: left
+                for table, spans in self._spans.items()
+                if (left := [span for span in spans if (table, span) in needed])
+            }
+
+    def _all(self) -> Iterator[tuple[str, LeftOutSpan]]:
+        yield from self._unnamed.items()
+        for table, spans in self._spans.items():
+            yield from ((table, span) for span in spans)
 
     def _reason(self, form: TableForm) -> str | None:
         nothing = pa.nulls(1, pa.string())

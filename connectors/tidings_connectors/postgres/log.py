@@ -23,6 +23,7 @@ from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc.base import TailedLogBase
 from tidings_connectors.postgres.connections import PostgresConnection, PostgresServer
 from tidings_connectors.postgres.heartbeat import Heartbeat
+from tidings_connectors.postgres.keys import TableKeys
 from tidings_connectors.postgres.left_out import LeftOutTables
 from tidings_connectors.postgres.options import PostgresOptions, options_of
 from tidings_connectors.postgres.preflight import check_server
@@ -46,8 +47,9 @@ class PostgresLog(TailedLogBase):
         self._connection = PostgresConnection(server)
         self._slot = Slot(server, self._connection, stream.name, options.slot)
         self._heartbeat = Heartbeat(server, self._connection, self._slot, options.heartbeat)
+        self._keys = TableKeys(server, self._connection, options.keys)
         self._left_out = LeftOutTables(stream.name, options)
-        self._use_snapshots(PostgresTables(server, self._slot, options.publication, self._left_out), options.slot)
+        self._use_snapshots(PostgresTables(server, self._slot, options, self._left_out), options.slot)
         self._bounds: dict[int, Bounds] = {}
         self._lock = threading.Lock()
         self._readers: set[PostgresReader] = set()
@@ -99,6 +101,7 @@ class PostgresLog(TailedLogBase):
             self._slot,
             self._options,
             self._stream.shards,
+            self._keys,
             self._left_out,
             self._heartbeat,
             self._forget,
@@ -132,6 +135,7 @@ class PostgresLog(TailedLogBase):
 
     def _check(self, *, slots: int) -> None:
         check_server(self._server, self._connection, self._slot, self._options.publication, slots=slots)
+        self._keys.look()
 
     @contextlib.contextmanager
     def _closed_on_error(self) -> Iterator[None]:

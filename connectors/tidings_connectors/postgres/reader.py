@@ -6,7 +6,7 @@ import contextlib
 import select
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.changes import Changes
 from tidings_connectors.cdc.mapping import updates_of
-from tidings_connectors.cdc.positions import RowsLeftOut, chosen, later
+from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
     UNDEFINED_OBJECT,
@@ -33,9 +33,11 @@ from tidings_connectors.postgres.connections import (
 )
 from tidings_connectors.postgres.decoding import ROW_TAGS, Batch, Decoder
 from tidings_connectors.postgres.heartbeat import Heartbeat
+from tidings_connectors.postgres.keys import TableKeys
 from tidings_connectors.postgres.left_out import LeftOutTables, form_of
 from tidings_connectors.postgres.options import PostgresOptions
 from tidings_connectors.postgres.publications import NotPublished, PostgresPublication
+from tidings_connectors.postgres.relations import KnownKey
 from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot, lsn_text
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
@@ -43,13 +45,6 @@ LINGER_S = 0.001  # and for more, when something came
 MAX_LINGER_S = 0.1  # in all
 BATCH_BYTES = 32 * 2**20
 STATUS_INTERVAL_S = 5
-
-KEY = """
-SELECT attribute.attname FROM pg_index index
-JOIN pg_attribute attribute ON attribute.attrelid = index.indrelid
-  AND attribute.attnum = ANY ((index.indkey::int2[])[0:index.indnkeyatts - 1])
-WHERE index.indrelid = %s AND index.indisprimary
-"""
 
 
 class PostgresReader:
@@ -62,6 +57,7 @@ class PostgresReader:
         slot: Slot,
         options: PostgresOptions,
         shards: int,
+        keys: TableKeys,
         left_out: LeftOutTables,
         heartbeat: Heartbeat | None = None,
         on_close: Callable[[PostgresReader], None] | None = None,
@@ -71,6 +67,7 @@ class PostgresReader:
         self._slot = slot
         self._options = options
         self._shards = shards
+        self._keys = keys
         self._left_out = left_out
         self._heartbeat = heartbeat
         self._on_close = on_close
@@ -117,7 +114,7 @@ class PostgresReader:
         loss = self._left_out.loss(after, upto)
         return Read(rows, upto) if loss is None else self._before(loss, rows, after)
 
-    def _before(self, loss: RowsLeftOut, rows: pa.Table, after: Positions) -> Read:
+    def _before(self, loss: PositionsLost, rows: pa.Table, after: Positions) -> Read:
         """What comes before a loss; when that was read, the loss."""
         self._drop()  # what comes after it is read again
         place = next(last for _, last in loss.lost.values())
@@ -268,14 +265,18 @@ class PostgresReader:
         if not batches:
             return SCHEMA.empty_table()
         tables, orders = [], []
-        for changes, order in batches:
-            form, (first, last) = form_of(changes), _ends(changes)
+        for changes, order, key_known_from in batches:
+            form = form_of(changes)
             if (reason := self._left_out.reason(form)) is not None:
-                self._left_out.note(form.name, reason, first, last)
+                self._left_out.note(form.name, reason, _place(changes, 0), _place(changes, -1))
                 continue
-            self._left_out.came(form.name, first)
-            tables.append(updates_of(changes, self._options, self._shards))
-            orders.append(order)
+            unnamed = int(np.searchsorted(changes.seqs, key_known_from))
+            if unnamed:
+                self._left_out.note_unnamed(form.name, _place(changes, 0), _place(changes, unnamed - 1))
+            if unnamed < len(changes):
+                self._left_out.came(form.name, _place(changes, unnamed))
+            tables.append(updates_of(changes, self._options, self._shards).slice(unnamed))
+            orders.append(order[unnamed:])
         if not tables:
             return SCHEMA.empty_table()
         rows = tables[0]
@@ -284,9 +285,8 @@ class PostgresReader:
         self._seen |= ends(rows)
         return chosen(rows, later(rows, after))
 
-    def _key_of(self, oid: int) -> list[str]:
-        with translating_errors(self._server):
-            return [name for (name,) in self._connection.rows(KEY, (oid,))]
+    def _key_of(self, oid: int, table: str, columns: Sequence[str]) -> KnownKey:
+        return self._keys.key_of(oid, table, columns, self._copy)
 
     def _reason(self, error: Exception, after: Positions) -> TidingsError:
         """The server's error in a sentence of ours."""
@@ -345,7 +345,5 @@ def _broken(error: Exception) -> bool:
     return isinstance(error, Broken) or state is None or state[:2] in ("08", "57")
 
 
-def _ends(changes: Changes) -> tuple[Position, Position]:
-    """Where the first and the last of these changes are."""
-    first, last = (Position(int(changes.seqs[at]), int(changes.indexes[at])) for at in (0, -1))
-    return first, last
+def _place(changes: Changes, at: int) -> Position:
+    return Position(int(changes.seqs[at]), int(changes.indexes[at]))

@@ -32,6 +32,7 @@ from tidings_connectors.postgres.connections import (
     translating_errors,
 )
 from tidings_connectors.postgres.left_out import LeftOutTables, TableForm
+from tidings_connectors.postgres.options import PostgresOptions
 from tidings_connectors.postgres.relations import KINDS, as_json
 from tidings_connectors.postgres.slots import Slot
 
@@ -40,7 +41,7 @@ TABLES = """
 WITH keys AS (
     SELECT indrelid, indisprimary, indisreplident, (indkey::int2[])[0:indnkeyatts - 1] AS key FROM pg_index
 )
-SELECT published.schemaname, published.tablename, class.relkind = 'p',
+SELECT published.schemaname, published.tablename, class.relkind = 'p', class.relreplident IN ('f', 'n'),
        to_jsonb(published)->>'rowfilter', has_table_privilege(class.oid, 'SELECT'),
        row_security_active(class.oid), current_user::text,
        (SELECT jsonb_agg(jsonb_build_array(attribute.attname, attribute.atttypid::int8,
@@ -87,6 +88,8 @@ class PostgresTable:
     partitioned: bool
     condition: str | None
     columns: Sequence[TableColumn]
+    given: Sequence[str] | None
+    """The key that the stream's options name, if they do."""
     state: Any = None
 
     @property
@@ -102,7 +105,7 @@ class PostgresTable:
 
     @property
     def key(self) -> list[str]:
-        return [column.name for column in self.columns if column.key]
+        return list(self.given or (column.name for column in self.columns if column.key))
 
     @property
     def order(self) -> list[str]:
@@ -165,10 +168,10 @@ class PostgresTables:
 
     base = 0
 
-    def __init__(self, server: PostgresServer, slot: Slot, publication: str, left_out: LeftOutTables) -> None:
+    def __init__(self, server: PostgresServer, slot: Slot, options: PostgresOptions, left_out: LeftOutTables) -> None:
         self._server = server
         self._slot = slot
-        self._publication = publication
+        self._options = options
         self._left_out = left_out
 
     def held(self) -> Bounds | None:
@@ -216,12 +219,13 @@ class PostgresTables:
     def _tables(self, state: Any) -> list[PostgresTable]:
         """The published tables; they may all be read."""
         with state.cursor() as cursor:
-            cursor.execute(TABLES, (self._publication,))
+            cursor.execute(TABLES, (self._options.publication,))
             found = cursor.fetchall()
         tables = []
-        for schema, name, partitioned, condition, may_read, hidden, role, columns in found:
+        for schema, name, partitioned, unnamed, condition, may_read, hidden, role, columns in found:
+            given = self._options.keys.get(f"{schema}.{name}") if unnamed else None
             table = PostgresTable(
-                schema, name, partitioned, condition, [TableColumn(*column) for column in columns or ()], state
+                schema, name, partitioned, condition, [TableColumn(*column) for column in columns or ()], given, state
             )
             if not may_read:
                 raise LogUnavailable(
