@@ -49,7 +49,8 @@ class PostgresLog(TailedLogBase):
         self._heartbeat = Heartbeat(server, self._connection, self._slot, options.heartbeat)
         self._keys = TableKeys(server, self._connection, options.keys)
         self._left_out = LeftOutTables(stream.name, options)
-        self._use_snapshots(PostgresTables(server, self._slot, options, self._left_out), options.slot)
+        self._tables = PostgresTables(server, self._slot, options, self._left_out)
+        self._use_snapshots(self._tables, options.slot)
         self._bounds: dict[int, Bounds] = {}
         self._lock = threading.Lock()
         self._readers: set[PostgresReader] = set()
@@ -60,6 +61,7 @@ class PostgresLog(TailedLogBase):
         with log._closed_on_error():
             there = log._slot.there()
             log._check(slots=1 if there else 2)
+            log._tables.warn()
             if log._snapshot is not None and log._options.snapshot:
                 log._snapshot.take(again=not there)  # which makes the slot
             elif not there:

@@ -10,6 +10,7 @@ Rows of a state at place n have `seq` n - 1. Records in the WAL begin at multipl
 from __future__ import annotations
 
 import contextlib
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,9 @@ ORDER BY published.schemaname, published.tablename
 """
 
 
+logger = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class TableColumn:
     """A column: its place in the primary key, if it has one, and whether it names the object."""
@@ -90,6 +94,8 @@ class PostgresTable:
     columns: Sequence[TableColumn]
     given: Sequence[str] | None
     """The key that the stream's options name, if they do."""
+    want: str | None
+    """What it needs to be read."""
     state: Any = None
 
     @property
@@ -121,7 +127,9 @@ class PostgresTable:
         return f"FROM {only}{self.name} WHERE ({self.condition or 'true'})"
 
     def has_rows(self) -> bool:
-        """Whether it has any."""
+        """Whether it has any; yes, if one may not look."""
+        if self.want is not None:
+            return True
         with self.state.cursor() as cursor:
             cursor.execute(f"SELECT 1 {self._source} LIMIT 1")
             return cursor.fetchone() is not None
@@ -209,6 +217,13 @@ class PostgresTables:
             seq = (int(high, 16) << 32) + int(low, 16) - 1
             yield ConsistentState(seq, time, [table for table in tables if self._fits(table, seq)])
 
+    def warn(self) -> None:
+        """Say of which tables rows will be left out."""
+        with translating_errors(self._server), contextlib.closing(self._server.connect()) as connection:
+            for table in self._published(connection):
+                if (reason := self._left_out.reason(table.form)) is not None:
+                    logger.warning("rows of table %s will be left out: %s", table.form.name, reason)
+
     def _fits(self, table: PostgresTable, seq: int) -> bool:
         """Whether the rows of a table can become updates; if not, those that are there are left out."""
         reason = self._left_out.reason(table.form)
@@ -217,25 +232,42 @@ class PostgresTables:
         return reason is None
 
     def _tables(self, state: Any) -> list[PostgresTable]:
-        """The published tables; they may all be read."""
+        """The published tables; those that fit may all be read."""
+        tables = self._published(state)
+        for table in tables:
+            if table.want is not None and self._left_out.reason(table.form) is None:
+                raise LogUnavailable(table.want)
+        return tables
+
+    def _published(self, state: Any) -> list[PostgresTable]:
         with state.cursor() as cursor:
             cursor.execute(TABLES, (self._options.publication,))
-            found = cursor.fetchall()
-        tables = []
-        for schema, name, partitioned, unnamed, condition, may_read, hidden, role, columns in found:
-            given = self._options.keys.get(f"{schema}.{name}") if unnamed else None
-            table = PostgresTable(
-                schema, name, partitioned, condition, [TableColumn(*column) for column in columns or ()], given, state
+            return [self._table(state, *row) for row in cursor.fetchall()]
+
+    def _table(
+        self,
+        state: Any,
+        schema: str,
+        name: str,
+        partitioned: bool,
+        unnamed: bool,
+        condition: str | None,
+        may_read: bool,
+        hidden: bool,
+        role: str,
+        columns: list[list[Any]] | None,
+    ) -> PostgresTable:
+        want = None
+        if not may_read:
+            want = (
+                f"role {role!r} of PostgreSQL at {self._server} may not read table {schema}.{name}, which a snapshot "
+                f"needs: GRANT SELECT ON {quoted_name(schema)}.{quoted_name(name)} TO {quoted_name(role)}"
             )
-            if not may_read:
-                raise LogUnavailable(
-                    f"role {role!r} of PostgreSQL at {self._server} may not read table {schema}.{name}, which a "
-                    f"snapshot needs: GRANT SELECT ON {table.name} TO {quoted_name(role)}"
-                )
-            if hidden:
-                raise LogUnavailable(
-                    f"a policy of table {schema}.{name} may hide rows from role {role!r} of PostgreSQL at "
-                    f"{self._server}, which a snapshot needs: ALTER ROLE {quoted_name(role)} BYPASSRLS"
-                )
-            tables.append(table)
-        return tables
+        elif hidden:
+            want = (
+                f"a policy of table {schema}.{name} may hide rows from role {role!r} of PostgreSQL at {self._server}, "
+                f"which a snapshot needs: ALTER ROLE {quoted_name(role)} BYPASSRLS"
+            )
+        given = self._options.keys.get(f"{schema}.{name}") if unnamed else None
+        found = [TableColumn(*column) for column in columns or ()]
+        return PostgresTable(schema, name, partitioned, condition, found, given, want, state)

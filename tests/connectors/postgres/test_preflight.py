@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.connectors.postgres.test_left_out import read_on
 from tests.support import postgres_server
 from tests.support.postgres_server import Database, PostgresServer
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable, PositionsLost
@@ -122,6 +123,18 @@ def test_a_publication_that_goes_while_it_is_used(database: Database) -> None:
         more, _ = postgres_server.read_all(reader, stands, log)
         assert database.execute(slots) == before
     assert [row["object"] for row in rows + more] == ["public.t/1", "public.t/4", "public.t/5"]
+
+
+def test_what_was_published_before_a_publication_was_made_again_is_not_lost_with_the_rest(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with contextlib.closing(create_log(database.stream())) as log:
+        database.execute("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "DROP PUBLICATION everything")
+        database.execute("INSERT INTO t VALUES (3)", "CREATE PUBLICATION everything FOR ALL TABLES")
+        database.execute("INSERT INTO t VALUES (4)")
+        with contextlib.closing(log.reader()) as reader:
+            objects, losses, _ = read_on(log, reader, postgres_server.floors(log))
+    assert objects == ["public.t/1", "public.t/2", "loss", "public.t/4"]
+    assert [set(lost) for lost in losses] == [{0, 1, 2, 3}]
 
 
 def test_what_a_server_says_besides_is_no_sign_of_a_missing_publication(database: Database) -> None:

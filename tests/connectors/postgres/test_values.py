@@ -348,3 +348,25 @@ def test_a_publication_with_an_odd_name_is_found(database: Database) -> None:
     with contextlib.closing(create_log(database.stream(publication='it\'s, "all"'))) as log:
         database.execute("INSERT INTO t VALUES (1)")
         assert len(changes(log)) == 1  # type: ignore[arg-type]
+
+
+@pytest.mark.xfail(
+    reason="a delete has the key alone, so it goes to the shard of the object, and not to that of the row"
+)
+def test_a_delete_comes_to_the_shard_of_its_row(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, shop text)")
+    with contextlib.closing(create_log(database.stream(16, shard="shop"))) as log:
+        database.execute("INSERT INTO t SELECT n, 'west' FROM generate_series(1, 20) n", "DELETE FROM t")
+        rows = changes(log)  # type: ignore[arg-type]
+    assert len({row["shard"] for row in rows}) == 1
+
+
+@pytest.mark.xfail(
+    reason="a truncate is an update of one object, so it comes to one shard, though rows of all are gone"
+)
+def test_a_truncate_comes_to_every_shard(log: PostgresLog, database: Database) -> None:
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t SELECT generate_series(1, 100)", "TRUNCATE t"
+    )
+    rows = changes(log)
+    assert {row["shard"] for row in rows if row["attributes"]["operation"] == "truncate"} == {0, 1, 2, 3}
