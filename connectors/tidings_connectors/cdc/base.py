@@ -20,7 +20,7 @@ from tidings.errors import InvalidOption, InvalidPosition, LogRestored, Position
 from tidings.logs import Reader, Slice, open_log
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
-from tidings_connectors.cdc.positions import chosen, later
+from tidings_connectors.cdc.positions import RowsLeftOut, chosen, later
 from tidings_connectors.cdc.snapshot import SnapshotOptions, SnapshotSource, StreamSnapshot
 from tidings_connectors.cdc.snapshot_reader import Losses, MergedReader
 
@@ -219,7 +219,11 @@ class TailedSlice:
 def between(reader: Reader, after: Positions, upto: Positions, limit: int = STEP_ROWS) -> Iterator[pa.Table]:
     """The rows of the shards that `after` names, up to and including `upto`; about so many at a time."""
     while any(at < upto[shard] for shard, at in after.items()):
-        rows, after = reader.read(after, limit)
+        try:
+            rows, after = reader.read(after, limit)
+        except RowsLeftOut as missed:
+            after = Positions({**after, **{shard: last for shard, (_, last) in missed.lost.items()}})
+            continue
         rows = chosen(rows, ~later(rows, upto))
         if len(rows):
             yield rows

@@ -6,10 +6,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tidings.errors import PositionsLost
 from tidings.positions import MAX_SEQ, Bounds, Position, Positions
 
 Missing = dict[int, tuple[Position, Position]]
 """For each shard, the first and the last position that cannot be had."""
+
+
+class RowsLeftOut(PositionsLost):
+    """What comes next is there. But a table is back of which rows were left out before, and nobody who goes on from the
+    one to the other may overlook that; who reads a range and no more does not miss what is no part of it."""
 
 
 def later(rows: pa.Table, positions: Positions) -> npt.NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +21,24 @@ try:
 except ImportError as error:
     raise PluginMissing("a PostgreSQL log needs psycopg2: pip install 'tidings[postgres]'") from error
 
-# The texts of values must not depend on how a server, a database or a role is set up.
-SETTINGS = "-c datestyle=ISO -c timezone=UTC -c extra_float_digits=1 -c bytea_output=hex"
+# The texts of values must not depend on how a server, a database or a role is set up; nor may a policy hide rows from a
+# snapshot in silence; and of what is not asked for, only warnings are to come.
+SETTINGS = " ".join(
+    f"-c {setting}"
+    for setting in (
+        "datestyle=ISO",
+        "intervalstyle=postgres",
+        "timezone=UTC",
+        "extra_float_digits=1",
+        "bytea_output=hex",
+        "lc_monetary=C",
+        "search_path=pg_catalog",
+        "quote_all_identifiers=off",
+        "standard_conforming_strings=on",
+        "row_security=off",
+        "client_min_messages=warning",
+    )
+)
 CONNECT_TIMEOUT_S = 10  # if the address does not say
 
 UNDEFINED_OBJECT = "42704"
@@ -158,9 +174,12 @@ class PostgresConnection:
         self._open = None
 
 
-def raw_texts(connection: Any, oids: Collection[int]) -> None:
-    """Have values of these types come as the server writes them, as the log has them."""
-    register_type(new_type(tuple(oids), "TEXT", lambda text, cursor: text), connection)
+def raw_texts(connection: Any, select: str) -> None:
+    """Have what a statement selects come as the server writes it, as the log has it."""
+    with connection.cursor() as cursor:
+        cursor.execute(f"{select} LIMIT 0")
+        types = {column.type_code for column in cursor.description}  # of a domain, what it is made from
+    register_type(new_type(tuple(types), "TEXT", lambda text, cursor: text), connection)
 
 
 def unavailable(server: PostgresServer, error: Exception) -> LogUnavailable:

@@ -34,6 +34,8 @@ class Batch(NamedTuple):
 
     changes: Changes
     order: Ints
+    key_known_from: int
+    """Of changes in transactions before this place it is not known what the key was."""
 
 
 class Decoder:
@@ -89,7 +91,7 @@ class Decoder:
                 (indexes[pick] + sub).astype(np.int32),
                 pa.array(times[of_row[pick]]).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")),
             )
-            made.append(Batch(changes, places[pick] + sub))
+            made.append(Batch(changes, places[pick] + sub, group.relation.key_known_from))
         self._go_on(data, starts, tags, begins, seqs, times, row_at, counts)
         return made
 
@@ -161,13 +163,13 @@ class _Truncations:
         self.at = at
         self.counts = np.array([count])
         self.within = np.array([number])
-        self._relation = relation
+        self.relation = relation
 
     def make(self, seqs: Ints, indexes: npt.NDArray[np.int32], times: pa.TimestampArray) -> Changes:
         """The change."""
         nothing, unknown = pa.nulls(1, pa.string()), pa.array([True])
-        columns = [Column(field.name, nothing, field.kind, unknown) for field in self._relation.fields]
-        return _changes(self._relation, columns, pa.array([TRUNCATE]), seqs, indexes, times)
+        columns = [Column(field.name, nothing, field.kind, unknown) for field in self.relation.fields]
+        return _changes(self.relation, columns, pa.array([TRUNCATE]), seqs, indexes, times)
 
 
 class _Rows:
@@ -177,7 +179,7 @@ class _Rows:
 
     def __init__(self, relation: Relation, at: Ints, data: Bytes, starts: Ints, tags: Bytes) -> None:
         self.at = at
-        self._relation = relation
+        self.relation = relation
         self._data = data
         marks = data[starts + 5]
         first, ends = cut_columns(data, starts + 6, len(relation.fields))
@@ -206,8 +208,8 @@ class _Rows:
 
     def _key_changed(self, old: list[Texts], new: list[Texts]) -> Mask:
         changed = np.zeros(len(new[0].kinds) if new else 0, bool)
-        for field, before, after in zip(self._relation.fields, old, new, strict=True):
-            if field.name in self._relation.key:
+        for field, before, after in zip(self.relation.fields, old, new, strict=True):
+            if field.name in self.relation.key:
                 same = pc.equal(before.array(self._data), after.array(self._data))
                 both_sent = (after.kinds != UNCHANGED) & (before.kinds != NULL)
                 changed |= both_sent & ~pc.fill_null(same, False).to_numpy(zero_copy_only=False)
@@ -216,7 +218,7 @@ class _Rows:
     def make(self, seqs: Ints, indexes: npt.NDArray[np.int32], times: pa.TimestampArray) -> Changes:
         """The changes."""
         columns = []
-        for field, texts in zip(self._relation.fields, self._values, strict=True):
+        for field, texts in zip(self.relation.fields, self._values, strict=True):
             unknown = texts.kinds == UNCHANGED
             if not field.identity:
                 unknown |= self._by_key & (self._tags == DELETED)
@@ -232,7 +234,7 @@ class _Rows:
             operations = pa.repeat(pa.scalar(_OPERATIONS[int(self._tags[0])]), len(seqs))
         else:
             operations = _NAMES.take(pa.array(np.searchsorted(_TAGS, self._tags)))
-        return _changes(self._relation, columns, operations, seqs, indexes, times)
+        return _changes(self.relation, columns, operations, seqs, indexes, times)
 
 
 _OPERATIONS = {DELETED: DELETE, INSERTED: INSERT, UPDATED: UPDATE}

@@ -23,6 +23,8 @@ from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc.base import TailedLogBase
 from tidings_connectors.postgres.connections import PostgresConnection, PostgresServer
 from tidings_connectors.postgres.heartbeat import Heartbeat
+from tidings_connectors.postgres.keys import TableKeys
+from tidings_connectors.postgres.left_out import LeftOutTables
 from tidings_connectors.postgres.options import PostgresOptions, options_of
 from tidings_connectors.postgres.preflight import check_server
 from tidings_connectors.postgres.reader import PostgresReader
@@ -45,7 +47,10 @@ class PostgresLog(TailedLogBase):
         self._connection = PostgresConnection(server)
         self._slot = Slot(server, self._connection, stream.name, options.slot)
         self._heartbeat = Heartbeat(server, self._connection, self._slot, options.heartbeat)
-        self._use_snapshots(PostgresTables(server, self._slot, options.publication), options.slot)
+        self._keys = TableKeys(server, self._connection, options.keys)
+        self._left_out = LeftOutTables(stream.name, options)
+        self._tables = PostgresTables(server, self._slot, options, self._left_out)
+        self._use_snapshots(self._tables, options.slot)
         self._bounds: dict[int, Bounds] = {}
         self._lock = threading.Lock()
         self._readers: set[PostgresReader] = set()
@@ -56,6 +61,7 @@ class PostgresLog(TailedLogBase):
         with log._closed_on_error():
             there = log._slot.there()
             log._check(slots=1 if there else 2)
+            log._tables.warn()
             if log._snapshot is not None and log._options.snapshot:
                 log._snapshot.take(again=not there)  # which makes the slot
             elif not there:
@@ -82,7 +88,7 @@ class PostgresLog(TailedLogBase):
         super()._abandon()
 
     def bounds(self) -> dict[int, Bounds]:
-        state = self._state(STATE_MAX_AGE_S)
+        state = self._with_snapshot(self._slot.state(STATE_MAX_AGE_S))
         now = Bounds(state.floor, state.head)
         with self._lock:
             if self._bounds.get(0) != now:
@@ -97,6 +103,8 @@ class PostgresLog(TailedLogBase):
             self._slot,
             self._options,
             self._stream.shards,
+            self._keys,
+            self._left_out,
             self._heartbeat,
             self._forget,
         )
@@ -105,12 +113,13 @@ class PostgresLog(TailedLogBase):
         return self._reader_with_snapshot(plain)
 
     def check(self, after: Positions) -> None:
-        self._slot.check(self._state(), after)
+        self._slot.check(self._with_snapshot(self._slot.readable_state()), after)
 
     def confirm(self, upto: Positions) -> None:
         """Move the slot to the last of these positions; a shard that is not named has passed nothing."""
         # A transaction that has only begun to be read is sent again from here, and so is the one that ends here.
         self._slot.advance(min(upto[shard].seq for shard in range(self._stream.shards)))
+        self._left_out.forget(min(upto[shard] for shard in range(self._stream.shards)))
         self._forget_snapshot(upto)
 
     def distance(self, after: Position, upto: Position) -> int:
@@ -128,6 +137,7 @@ class PostgresLog(TailedLogBase):
 
     def _check(self, *, slots: int) -> None:
         check_server(self._server, self._connection, self._slot, self._options.publication, slots=slots)
+        self._keys.look()
 
     @contextlib.contextmanager
     def _closed_on_error(self) -> Iterator[None]:
@@ -136,9 +146,8 @@ class PostgresLog(TailedLogBase):
             yield
             failed.pop_all()
 
-    def _state(self, age: float = 0.0) -> SlotState:
+    def _with_snapshot(self, state: SlotState) -> SlotState:
         """What is held: by the slot, and before it the snapshot, if it joins on."""
-        state = self._slot.state(age)
         if state.lost:
             return state
         return state._replace(floor=self._bounds_with_snapshot(Bounds(state.floor, state.head)).floor)

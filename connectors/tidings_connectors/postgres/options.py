@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import xxhash
 from pydantic import Field
@@ -24,6 +24,8 @@ class PostgresOptions(SnapshotOptions):
     """Which tables and which operations: what `CREATE PUBLICATION` made."""
     slot: str = Field("", pattern="^[a-z0-9_]{0,63}$")
     """The replication slot that keeps the log for us; without a name it is called after the stream."""
+    keys: dict[str, Annotated[list[str], Field(min_length=1)]] = Field(default_factory=dict)
+    """The columns that tell rows apart, by `schema.table`, where the replica identity does not say it."""
     heartbeat: float = Field(30.0, ge=0)
     """After how many seconds without a row a sign of life is written to the WAL; 0 for never."""
 

@@ -6,16 +6,18 @@ import contextlib
 import select
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from tidings.errors import InvalidPosition, LogUnavailable
+from tidings.errors import InvalidPosition, LogUnavailable, PositionsLost, TidingsError
 from tidings.logs import Read, ends
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
+from tidings_connectors.cdc.changes import Changes
 from tidings_connectors.cdc.mapping import updates_of
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.postgres.connections import (
@@ -26,13 +28,16 @@ from tidings_connectors.postgres.connections import (
     PostgresConnection,
     PostgresServer,
     quoted_name,
-    quoted_text,
     translating_errors,
     unavailable,
 )
 from tidings_connectors.postgres.decoding import ROW_TAGS, Batch, Decoder
 from tidings_connectors.postgres.heartbeat import Heartbeat
+from tidings_connectors.postgres.keys import TableKeys
+from tidings_connectors.postgres.left_out import LeftOutTables, form_of
 from tidings_connectors.postgres.options import PostgresOptions
+from tidings_connectors.postgres.publications import NotPublished, PostgresPublication
+from tidings_connectors.postgres.relations import KnownKey
 from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot, lsn_text
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
@@ -40,13 +45,6 @@ LINGER_S = 0.001  # and for more, when something came
 MAX_LINGER_S = 0.1  # in all
 BATCH_BYTES = 32 * 2**20
 STATUS_INTERVAL_S = 5
-
-KEY = """
-SELECT attribute.attname FROM pg_index index
-JOIN pg_attribute attribute ON attribute.attrelid = index.indrelid
-  AND attribute.attnum = ANY ((index.indkey::int2[])[0:index.indnkeyatts - 1])
-WHERE index.indrelid = %s AND index.indisprimary
-"""
 
 
 class PostgresReader:
@@ -59,6 +57,8 @@ class PostgresReader:
         slot: Slot,
         options: PostgresOptions,
         shards: int,
+        keys: TableKeys,
+        left_out: LeftOutTables,
         heartbeat: Heartbeat | None = None,
         on_close: Callable[[PostgresReader], None] | None = None,
     ) -> None:
@@ -67,11 +67,16 @@ class PostgresReader:
         self._slot = slot
         self._options = options
         self._shards = shards
+        self._keys = keys
+        self._left_out = left_out
         self._heartbeat = heartbeat
         self._on_close = on_close
         self._closed = False
         self._replication: Any = None
         self._cursor: Any = None
+        self._publication = PostgresPublication(connection, options.publication)
+        self._copy = ""
+        self._failed: Error | None = None
         self._polling = select.poll()
         self._decoder = Decoder(self._key_of)
         self._start = Position(0, -1)
@@ -94,18 +99,30 @@ class PostgresReader:
         except Error as error:
             self._drop()
             if fresh or not _broken(error):
-                raise self._reason(error) from error
+                raise self._reason(error, after) from error
             try:  # the server has ended the connection since the last read, or is just coming back
                 self._open(after)
                 rows = self._next(after, limit)
             except Error as again:
                 self._drop()
-                raise self._reason(again) from again
+                raise self._reason(again, after) from again
         except BaseException:
             self._drop()  # messages were read that nobody got
             raise
         stand = self.stand
-        return Read(rows, Positions({shard: max(at, stand) for shard, at in after.items()}))
+        upto = Positions({shard: max(at, stand) for shard, at in after.items()})
+        loss = self._left_out.loss(after, upto)
+        return Read(rows, upto) if loss is None else self._before(loss, rows, after)
+
+    def _before(self, loss: PositionsLost, rows: pa.Table, after: Positions) -> Read:
+        """What comes before a loss; when that was read, the loss."""
+        self._drop()  # what comes after it is read again
+        place = next(last for _, last in loss.lost.values())
+        rows = rows.filter(pc.less(rows["seq"], place.seq))
+        if len(rows) == 0:
+            raise loss
+        end = Position(place.seq - 1, -1)  # where no transaction is
+        return Read(rows, Positions({shard: max(at, end) for shard, at in after.items()}))
 
     @property
     def stand(self) -> Position:
@@ -134,9 +151,9 @@ class PostgresReader:
         self._drop()
         if self._closed:
             raise LogUnavailable("the reader was closed")
-        self._slot.check(self._slot.state(), after)
+        self._slot.check(self._slot.readable_state(), after)
         start = min(after.values())
-        name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
+        self._copy = name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
         with contextlib.ExitStack() as failed:
             self._replication = self._server.replicate()
             failed.callback(self._drop)
@@ -149,17 +166,17 @@ class PostgresReader:
                     (name,),
                 )
             except Error as error:
-                state = self._slot.state()
-                self._slot.check(state, after)  # says so if the slot is lost, or just went away
-                raise (self._slot.too_few() if error.pgcode == LIMIT_EXCEEDED else self._reason(error)) from error
+                self._slot.check(self._slot.readable_state(), after)  # says so if the slot was lost, or just went away
+                few = error.pgcode == LIMIT_EXCEEDED
+                raise (self._slot.too_few() if few else unavailable(self._server, error)) from error
             # The server would go forward to this place in silence.
             floor = Position(self._cursor.fetchone()[0], -1)
             self._slot.check(self._slot.state()._replace(floor=floor), after)
-            publication = quoted_text(quoted_name(self._options.publication))
+            self._replication.notices.clear()
             with translating_errors(self._server):
                 self._cursor.start_replication_expert(
                     f"START_REPLICATION SLOT {quoted_name(name)} LOGICAL {lsn_text(start.seq)} "
-                    f"(proto_version '1', publication_names {publication})",
+                    f"(proto_version '1', publication_names {self._publication.names})",
                     decode=False,
                     status_interval=STATUS_INTERVAL_S,
                 )
@@ -167,7 +184,7 @@ class PostgresReader:
         self._polling = select.poll()  # select() takes no more than the first 1,024 files of a process
         self._polling.register(self._replication, select.POLLIN)
         self._decoder = Decoder(self._key_of)
-        self._start, self._read_upto, self._seen = start, start.seq, {}
+        self._start, self._read_upto, self._seen, self._failed = start, start.seq, {}, None
 
     def _next(self, after: Positions, limit: int) -> pa.Table:
         """The next rows. A transaction that was read in part before is gone through in one go up to there."""
@@ -192,6 +209,8 @@ class PostgresReader:
 
     def _collect(self, limit: int) -> tuple[list[bytes], bool]:
         """Messages with about so many rows, and whether there may be more at hand."""
+        if self._failed is not None:
+            raise self._failed
         read = self._cursor.read_message
         messages: list[bytes] = []
         add = messages.append
@@ -200,7 +219,13 @@ class PostgresReader:
         while True:
             begun = len(messages)
             for _ in range(max(1, min(limit - rows, 4096))):
-                last = read()
+                try:
+                    last = read()
+                except Error as error:  # which comes after these
+                    if not messages:
+                        raise
+                    self._failed = error
+                    return messages, True
                 if last is None:
                     break
                 add(last.payload)
@@ -222,10 +247,15 @@ class PostgresReader:
                 waited = True
 
     def _check_published(self) -> None:
-        """From version 18 on the server goes on without a publication that is not there, and only sends a warning."""
+        """From version 18 on the server goes on without a publication that is not there, and only sends a warning.
+
+        A warning can be of anything, so it is the catalog that says whether it is of that.
+        """
         self._replication.poll()  # which fetches warnings
-        if any(self._options.publication in warning for warning in self._replication.notices):
-            raise self._unpublished()
+        if self._replication.notices:
+            self._replication.notices.clear()
+            if not self._publication.always_there(self._copy):
+                raise NotPublished
 
     def _readable(self, seconds: float) -> bool:
         return bool(self._polling.poll(seconds * 1000))
@@ -234,30 +264,73 @@ class PostgresReader:
         """The rows that were asked for, in the order of the log."""
         if not batches:
             return SCHEMA.empty_table()
-        tables = [updates_of(changes, self._options, self._shards) for changes, _ in batches]
+        tables, orders = [], []
+        for changes, order, key_known_from in batches:
+            form = form_of(changes)
+            if (reason := self._left_out.reason(form)) is not None:
+                self._left_out.note(form.name, reason, _place(changes, 0), _place(changes, -1))
+                continue
+            unnamed = int(np.searchsorted(changes.seqs, key_known_from))
+            if unnamed:
+                self._left_out.note_unnamed(form.name, _place(changes, 0), _place(changes, unnamed - 1))
+            if unnamed < len(changes):
+                self._left_out.came(form.name, _place(changes, unnamed))
+            tables.append(updates_of(changes, self._options, self._shards).slice(unnamed))
+            orders.append(order[unnamed:])
+        if not tables:
+            return SCHEMA.empty_table()
         rows = tables[0]
         if len(tables) > 1:
-            order = np.argsort(np.concatenate([order for _, order in batches]))
-            rows = pa.concat_tables(tables).combine_chunks().take(order)
+            rows = pa.concat_tables(tables).combine_chunks().take(np.argsort(np.concatenate(orders)))
         self._seen |= ends(rows)
         return chosen(rows, later(rows, after))
 
-    def _key_of(self, oid: int) -> list[str]:
-        with translating_errors(self._server):
-            return [name for (name,) in self._connection.rows(KEY, (oid,))]
+    def _key_of(self, oid: int, table: str, columns: Sequence[str]) -> KnownKey:
+        return self._keys.key_of(oid, table, columns, self._copy)
 
-    def _reason(self, error: Exception) -> LogUnavailable:
+    def _reason(self, error: Exception, after: Positions) -> TidingsError:
         """The server's error in a sentence of ours."""
-        undefined = getattr(error, "pgcode", None) == UNDEFINED_OBJECT
-        return self._unpublished() if undefined else unavailable(self._server, error)
-
-    def _unpublished(self) -> LogUnavailable:
-        publication = self._options.publication
-        return LogUnavailable(
-            f"publication {publication!r} of PostgreSQL at {self._server} was not there yet, or not any more, at "
-            f"{self.stand.seq} in the log: CREATE PUBLICATION {quoted_name(publication)} FOR ALL TABLES, and begin "
-            f"anew after that with SELECT pg_drop_replication_slot({quoted_text(self._slot.name)}); {self._slot.making}"
+        if getattr(error, "pgcode", None) != UNDEFINED_OBJECT:
+            return unavailable(self._server, error)
+        name = self._publication.name
+        if not self._publication.there():
+            return LogUnavailable(
+                f"PostgreSQL at {self._server} has no publication {name!r} any more: {self._publication.making}"
+            )
+        place = Position(self._published_from(min(after.values()).seq), -1)
+        return PositionsLost(
+            f"publication {name!r} of PostgreSQL at {self._server} was made at {place.seq} in the log, and what was "
+            "written before cannot be read by it",
+            {shard: (Position(at.seq, at.index + 1), place) for shard, at in after.items() if at < place},
         )
+
+    def _published_from(self, low: int) -> int:
+        """From where on the log can be read, found by halving: not from here, and from its end."""
+        head = self._slot.state().head
+        high = head.seq
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._published_at(middle, head):
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _published_at(self, lsn: int, head: Position) -> bool:
+        """Whether the first row from here on can be read."""
+        stands = Positions(dict.fromkeys(range(self._shards), Position(lsn, -1)))
+        self._open(stands)
+        try:
+            while self.stand < head:
+                if len(self._next(stands, 1)):
+                    break
+        except Error as error:
+            if error.pgcode != UNDEFINED_OBJECT:
+                raise unavailable(self._server, error) from error
+            return False
+        finally:
+            self._drop()
+        return True
 
     def _drop(self) -> None:
         connection, self._replication, self._cursor = self._replication, None, None
@@ -270,3 +343,7 @@ def _broken(error: Exception) -> bool:
     """Whether the connection is gone, and nothing else is wrong."""
     state = getattr(error, "pgcode", None)
     return isinstance(error, Broken) or state is None or state[:2] in ("08", "57")
+
+
+def _place(changes: Changes, at: int) -> Position:
+    return Position(int(changes.seqs[at]), int(changes.indexes[at]))

@@ -45,10 +45,19 @@ class Relation:
     table: str
     fields: tuple[RelationField, ...]
     key: tuple[str, ...]
+    key_known_from: int = 0
+    """Of rows in transactions before this place it is not known what the key was."""
 
 
-KeyOf = Callable[[int], Sequence[str]]
-"""The primary key of a table by its oid, for those whose replica identity does not tell it."""
+class KnownKey(NamedTuple):
+    """The columns of a key, and the place in the log from which on it is known that they are."""
+
+    columns: tuple[str, ...]
+    known_from: int = 0
+
+
+KeyOf = Callable[[int, str, Sequence[str]], KnownKey]
+"""The key of a table by its oid, name and columns, for those whose replica identity does not tell it."""
 
 
 def parse_relation(message: bytes, key_of: KeyOf) -> Relation:
@@ -65,11 +74,10 @@ def parse_relation(message: bytes, key_of: KeyOf) -> Relation:
         fields.append(RelationField(name, KINDS.get(kind, "text"), bool(message[at] & 1)))
         at = end + 8
     if identity in (b"f", b"n"):  # all columns are marked, or none: neither says what the key is
-        named = set(key_of(oid))
-        key = tuple(field.name for field in fields if field.name in named)
+        known = key_of(oid, f"{schema}.{table}", [field.name for field in fields])
     else:
-        key = tuple(field.name for field in fields if field.identity)
-    return Relation(oid, schema or "pg_catalog", table, tuple(fields), key)
+        known = KnownKey(tuple(field.name for field in fields if field.identity))
+    return Relation(oid, schema or "pg_catalog", table, tuple(fields), *known)
 
 
 def _text(message: bytes, at: int) -> tuple[str, int]:

@@ -5,6 +5,7 @@ The slot itself is never read from. It stands where the slowest flow stands, and
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
     NOT_READY,
     OBJECT_IN_USE,
+    UNDEFINED_OBJECT,
     Error,
     PostgresConnection,
     PostgresServer,
@@ -28,16 +30,23 @@ from tidings_connectors.postgres.connections import (
 STATE_MAX_AGE_S = 0.2  # which is good enough for those who ask again and again
 
 # Columns that only later versions have are looked up in the row as JSON.
-STATE = """
+LOST = """
+coalesce(to_jsonb(slot)->>'wal_status' = 'lost', false)
+OR coalesce(to_jsonb(slot)->>'conflicting' = 'true', false)
+OR coalesce(to_jsonb(slot)->>'invalidation_reason', '') <> ''
+"""
+STATE = f"""
 SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END
         - '0/0'::pg_lsn)::bigint,
        pg_is_in_recovery(), current_database(), slot.plugin, slot.database,
-       (slot.confirmed_flush_lsn - '0/0'::pg_lsn)::bigint,
-       coalesce(to_jsonb(slot)->>'wal_status' = 'lost', false)
-       OR coalesce(to_jsonb(slot)->>'conflicting' = 'true', false)
-       OR coalesce(to_jsonb(slot)->>'invalidation_reason', '') <> ''
+       (slot.confirmed_flush_lsn - '0/0'::pg_lsn)::bigint, {LOST}
 FROM (VALUES (1)) one LEFT JOIN pg_replication_slots slot ON slot.slot_name = %s
 """
+DROP_LOST = f"""
+SELECT pg_drop_replication_slot(slot.slot_name) FROM pg_replication_slots slot WHERE slot.slot_name = %s AND ({LOST})
+"""
+
+logger = logging.getLogger(__name__)
 
 
 class SlotState(NamedTuple):
@@ -89,6 +98,27 @@ class Slot:
                 state = state._replace(floor=self._lost_at, head=self._lost_at)
             self._state = asked, state
             return state
+
+    def readable_state(self) -> SlotState:
+        """What the slot holds. One that is lost holds nothing, and never will: it is made anew first."""
+        state = self.state()
+        if not state.lost:
+            return state
+        logger.warning(
+            "the server %s has removed WAL that replication slot %r of stream %r was to keep, so it is made anew: "
+            "raise max_slot_wal_keep_size, or see by `tidings flows list` who stays behind",
+            self._server,
+            self.name,
+            self._stream,
+        )
+        try:
+            self._moving.rows(DROP_LOST, (self.name,))
+        except Error as error:
+            if error.pgcode != UNDEFINED_OBJECT:  # else somebody else has just dropped it
+                with translating_errors(self._server):
+                    raise
+        self.create()
+        return self.state()
 
     def create(self) -> None:
         """Make the slot; it is no error if somebody else just did."""
@@ -148,13 +178,9 @@ class Slot:
             shard, (first, last) = next(iter(gone.items()))
             others = f" (nor {'those' if len(gone) > 2 else 'that'} of {len(gone) - 1} more)" if len(gone) > 1 else ""
             what = f"PostgreSQL does not hold {first} to {last.seq} of shard {shard}{others} of stream {self._stream!r}"
-            if state.lost:
-                raise PositionsLost(f"{what}: {self._lost_reason()}", gone)
             raise PositionsLost(
                 f"{what} any more, since replication slot {self.name!r} was made anew or moved on to {last.seq}", gone
             )
-        if state.lost:
-            raise LogUnavailable(f"stream {self._stream!r} cannot be read: {self._lost_reason()}")
         if not ahead:
             return
         shard, (_, at) = next(iter(ahead.items()))
@@ -182,13 +208,6 @@ class Slot:
         return LogUnavailable(
             f"all of the {most} replication slots of PostgreSQL at {self._server} are in use, and each reader of a "
             f"stream needs one: ALTER SYSTEM SET max_replication_slots = {most + 10}; and restart the server"
-        )
-
-    def _lost_reason(self) -> str:
-        return (
-            f"the server has removed WAL that replication slot {self.name!r} was to keep; raise "
-            f"max_slot_wal_keep_size and begin anew with SELECT pg_drop_replication_slot({quoted_text(self.name)}); "
-            f"{self.making}"
         )
 
     def found(self) -> SlotState | None:

@@ -10,6 +10,7 @@ Rows of a state at place n have `seq` n - 1. Records in the WAL begin at multipl
 from __future__ import annotations
 
 import contextlib
+import logging
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,9 +19,9 @@ from typing import Any
 import pyarrow as pa
 
 from tidings.errors import LogUnavailable
-from tidings.positions import Bounds
+from tidings.positions import Bounds, Position
 from tidings_connectors.cdc import snapshot
-from tidings_connectors.cdc.changes import Column
+from tidings_connectors.cdc.changes import Column, Kind
 from tidings_connectors.cdc.snapshot import ConsistentState, Piece
 from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
@@ -31,6 +32,8 @@ from tidings_connectors.postgres.connections import (
     raw_texts,
     translating_errors,
 )
+from tidings_connectors.postgres.left_out import LeftOutTables, TableForm
+from tidings_connectors.postgres.options import PostgresOptions
 from tidings_connectors.postgres.relations import KINDS, as_json
 from tidings_connectors.postgres.slots import Slot
 
@@ -39,8 +42,9 @@ TABLES = """
 WITH keys AS (
     SELECT indrelid, indisprimary, indisreplident, (indkey::int2[])[0:indnkeyatts - 1] AS key FROM pg_index
 )
-SELECT published.schemaname, published.tablename, class.relkind = 'p',
-       to_jsonb(published)->>'rowfilter', has_table_privilege(class.oid, 'SELECT'), current_user::text,
+SELECT published.schemaname, published.tablename, class.relkind = 'p', class.relreplident IN ('f', 'n'),
+       to_jsonb(published)->>'rowfilter', has_table_privilege(class.oid, 'SELECT'),
+       row_security_active(class.oid), current_user::text,
        (SELECT jsonb_agg(jsonb_build_array(attribute.attname, attribute.atttypid::int8,
                                            format_type(attribute.atttypid, attribute.atttypmod),
                                            array_position(chunks.key, attribute.attnum),
@@ -60,6 +64,9 @@ ORDER BY published.schemaname, published.tablename
 """
 
 
+logger = logging.getLogger(__name__)
+
+
 @dataclass(frozen=True)
 class TableColumn:
     """A column: its place in the primary key, if it has one, and whether it names the object."""
@@ -69,6 +76,11 @@ class TableColumn:
     type: str
     order: int | None
     key: bool
+
+    @property
+    def kind(self) -> Kind:
+        """What is more than text."""
+        return KINDS.get(self.oid, "text")
 
 
 @dataclass(frozen=True)
@@ -80,6 +92,10 @@ class PostgresTable:
     partitioned: bool
     condition: str | None
     columns: Sequence[TableColumn]
+    given: Sequence[str] | None
+    """The key that the stream's options name, if they do."""
+    want: str | None
+    """What it needs to be read."""
     state: Any = None
 
     @property
@@ -88,8 +104,14 @@ class PostgresTable:
         return f"{quoted_name(self.schema)}.{quoted_name(self.table)}"
 
     @property
+    def form(self) -> TableForm:
+        """What it looks like in the log."""
+        columns = tuple((column.name, column.kind) for column in self.columns)
+        return TableForm(self.schema, self.table, columns, tuple(self.key))
+
+    @property
     def key(self) -> list[str]:
-        return [column.name for column in self.columns if column.key]
+        return list(self.given or (column.name for column in self.columns if column.key))
 
     @property
     def order(self) -> list[str]:
@@ -99,13 +121,24 @@ class PostgresTable:
     def _sorted_by(self) -> list[TableColumn]:
         return sorted((one for one in self.columns if one.order is not None), key=lambda one: one.order or 0)
 
+    @property
+    def _source(self) -> str:
+        only = "" if self.partitioned else "ONLY "
+        return f"FROM {only}{self.name} WHERE ({self.condition or 'true'})"
+
+    def has_rows(self) -> bool:
+        """Whether it has any; yes, if one may not look."""
+        if self.want is not None:
+            return True
+        with self.state.cursor() as cursor:
+            cursor.execute(f"SELECT 1 {self._source} LIMIT 1")
+            return cursor.fetchone() is not None
+
     def pieces(self, last: list[str] | None) -> Iterator[Piece]:
         if not self.columns:
             return
-        raw_texts(self.state, {column.oid for column in self.columns})
-        names = ", ".join(quoted_name(column.name) for column in self.columns)
-        only = "" if self.partitioned else "ONLY "
-        select = f"SELECT {names} FROM {only}{self.name} WHERE ({self.condition or 'true'})"
+        select = f"SELECT {', '.join(quoted_name(column.name) for column in self.columns)} {self._source}"
+        raw_texts(self.state, select)
         if not self._sorted_by:
             with self.state.cursor(name="tidings") as cursor:
                 cursor.execute(select)
@@ -133,8 +166,7 @@ class PostgresTable:
     def _piece(self, rows: list[tuple[str | None, ...]]) -> Piece:
         columns = []
         for column, texts in zip(self.columns, zip(*rows, strict=True), strict=True):
-            kind = KINDS.get(column.oid, "text")
-            columns.append(Column(column.name, as_json(pa.array(texts, pa.string()), kind), kind))
+            columns.append(Column(column.name, as_json(pa.array(texts, pa.string()), column.kind), column.kind))
         names = [column.name for column in self.columns]
         return Piece(columns, [str(rows[-1][names.index(name)]) for name in self.order] or None)
 
@@ -144,10 +176,11 @@ class PostgresTables:
 
     base = 0
 
-    def __init__(self, server: PostgresServer, slot: Slot, publication: str) -> None:
+    def __init__(self, server: PostgresServer, slot: Slot, options: PostgresOptions, left_out: LeftOutTables) -> None:
         self._server = server
         self._slot = slot
-        self._publication = publication
+        self._options = options
+        self._left_out = left_out
 
     def held(self) -> Bounds | None:
         state = self._slot.found()
@@ -181,22 +214,60 @@ class PostgresTables:
                 self._slot.replace(name)
             exporting.close()  # the transaction has the state, and that slot need not hold WAL any longer
             high, low = place.split("/")
-            yield ConsistentState((int(high, 16) << 32) + int(low, 16) - 1, time, tables)
+            seq = (int(high, 16) << 32) + int(low, 16) - 1
+            yield ConsistentState(seq, time, [table for table in tables if self._fits(table, seq)])
+
+    def warn(self) -> None:
+        """Say of which tables rows will be left out."""
+        with translating_errors(self._server), contextlib.closing(self._server.connect()) as connection:
+            for table in self._published(connection):
+                if (reason := self._left_out.reason(table.form)) is not None:
+                    logger.warning("rows of table %s will be left out: %s", table.form.name, reason)
+
+    def _fits(self, table: PostgresTable, seq: int) -> bool:
+        """Whether the rows of a table can become updates; if not, those that are there are left out."""
+        reason = self._left_out.reason(table.form)
+        if reason is not None and table.has_rows():
+            self._left_out.note(table.form.name, reason, Position(seq), Position(seq))
+        return reason is None
 
     def _tables(self, state: Any) -> list[PostgresTable]:
-        """The published tables; they may all be read."""
-        with state.cursor() as cursor:
-            cursor.execute(TABLES, (self._publication,))
-            found = cursor.fetchall()
-        tables = []
-        for schema, name, partitioned, condition, may_read, role, columns in found:
-            table = PostgresTable(
-                schema, name, partitioned, condition, [TableColumn(*column) for column in columns or ()], state
-            )
-            if not may_read:
-                raise LogUnavailable(
-                    f"role {role!r} of PostgreSQL at {self._server} may not read table {schema}.{name}, which a "
-                    f"snapshot needs: GRANT SELECT ON {table.name} TO {quoted_name(role)}"
-                )
-            tables.append(table)
+        """The published tables; those that fit may all be read."""
+        tables = self._published(state)
+        for table in tables:
+            if table.want is not None and self._left_out.reason(table.form) is None:
+                raise LogUnavailable(table.want)
         return tables
+
+    def _published(self, state: Any) -> list[PostgresTable]:
+        with state.cursor() as cursor:
+            cursor.execute(TABLES, (self._options.publication,))
+            return [self._table(state, *row) for row in cursor.fetchall()]
+
+    def _table(
+        self,
+        state: Any,
+        schema: str,
+        name: str,
+        partitioned: bool,
+        unnamed: bool,
+        condition: str | None,
+        may_read: bool,
+        hidden: bool,
+        role: str,
+        columns: list[list[Any]] | None,
+    ) -> PostgresTable:
+        want = None
+        if not may_read:
+            want = (
+                f"role {role!r} of PostgreSQL at {self._server} may not read table {schema}.{name}, which a snapshot "
+                f"needs: GRANT SELECT ON {quoted_name(schema)}.{quoted_name(name)} TO {quoted_name(role)}"
+            )
+        elif hidden:
+            want = (
+                f"a policy of table {schema}.{name} may hide rows from role {role!r} of PostgreSQL at {self._server}, "
+                f"which a snapshot needs: ALTER ROLE {quoted_name(role)} BYPASSRLS"
+            )
+        given = self._options.keys.get(f"{schema}.{name}") if unnamed else None
+        found = [TableColumn(*column) for column in columns or ()]
+        return PostgresTable(schema, name, partitioned, condition, found, given, want, state)

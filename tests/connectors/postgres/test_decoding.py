@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -13,10 +13,15 @@ from hypothesis import strategies as st
 
 from tidings.errors import LogUnavailable
 from tidings_connectors.postgres.decoding import EPOCH_MICROS, Decoder
+from tidings_connectors.postgres.relations import KnownKey
 
 Value = bytes | None | str  # "u" is a value that was not changed
 TYPES = [25, 23, 16, 701, 3802]
 PRIMARY = {16_384: ["a"], 16_385: ["b", "c"], 16_386: []}
+
+
+def key_of(oid: int, _: str, columns: Sequence[str]) -> KnownKey:
+    return KnownKey(tuple(name for name in columns if name in PRIMARY[oid]))
 
 
 def text(value: str) -> bytes:
@@ -218,7 +223,7 @@ def shown(value: Value, kind: int) -> str | None:
 
 def in_bulk(decoder: Decoder, messages: list[bytes]) -> list[dict[str, Any]]:
     found = []
-    for changes, order in decoder.decode(messages):
+    for changes, order, _ in decoder.decode(messages):
         columns = {}
         for column in changes.columns:
             values = column.values.to_pylist()
@@ -243,7 +248,7 @@ def in_bulk(decoder: Decoder, messages: list[bytes]) -> list[dict[str, Any]]:
 def test_many_messages_at_once_give_what_one_after_the_other_does(messages: list[bytes], cuts: list[int]) -> None:
     plain = Plain()
     expected = [change for message in messages for change in plain.decode(message)]
-    decoder = Decoder(PRIMARY.__getitem__)
+    decoder = Decoder(key_of)
     found: list[dict[str, Any]] = []
     edges = sorted({0, len(messages), *(cut for cut in cuts if cut < len(messages))})
     for first, last in itertools.pairwise(edges):
@@ -260,11 +265,11 @@ def test_many_messages_at_once_give_what_one_after_the_other_does(messages: list
 
 def test_a_row_of_a_table_that_nobody_described_is_an_error() -> None:
     with pytest.raises(LogUnavailable, match="did not say what that table looks like"):
-        Decoder(PRIMARY.__getitem__).decode([b"B" + bytes(20), b"I" + struct.pack("!I", 5) + b"N" + row([b"1"])])
+        Decoder(key_of).decode([b"B" + bytes(20), b"I" + struct.pack("!I", 5) + b"N" + row([b"1"])])
 
 
 def test_nothing_decodes_to_nothing() -> None:
-    decoder = Decoder(PRIMARY.__getitem__)
+    decoder = Decoder(key_of)
     assert decoder.decode([]) == []
     assert decoder.decode([b"B" + struct.pack("!qqI", 77, 0, 1)]) == []
     assert (decoder.open, decoder.seq, decoder.rows) == (True, 77, 0)

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.connectors.postgres.test_left_out import read_on
 from tests.support import postgres_server
 from tests.support.postgres_server import Database, PostgresServer
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable, PositionsLost
 from tidings.logs import create_log, open_log
-from tidings.positions import Positions
+from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 
 database, own_server = postgres_server.database, postgres_server.own_server
@@ -106,17 +107,49 @@ def test_a_slot_that_goes_while_it_is_used(database: Database) -> None:
 def test_a_publication_that_goes_while_it_is_used(database: Database) -> None:
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     with contextlib.closing(create_log(database.stream())) as log, contextlib.closing(log.reader()) as reader:
-        after = reader.read(postgres_server.floors(log), 10).upto
-        database.execute("DROP PUBLICATION everything", "INSERT INTO t VALUES (1)")
-        with pytest.raises(LogUnavailable, match="was not there yet, or not any more") as caught:
+        database.execute("INSERT INTO t VALUES (1)")
+        rows, after = postgres_server.read_all(reader, postgres_server.floors(log), log)
+        database.execute("DROP PUBLICATION everything", "INSERT INTO t VALUES (2)")
+        with pytest.raises(LogUnavailable, match="has no publication 'everything' any more") as caught:
             postgres_server.read_all(reader, after, log)
-        first, _, rest = cure(str(caught.value), "CREATE PUBLICATION").partition(", and begin anew after that with ")
-        database.execute(first, *rest.split("; "), "INSERT INTO t VALUES (2)")
-        with pytest.raises(PositionsLost) as lost:
-            reader.read(after, 10)
+        slots = "SELECT slot_name, restart_lsn FROM pg_replication_slots WHERE NOT temporary"
+        before = database.execute(slots)
+        database.execute("INSERT INTO t VALUES (3)", cure(str(caught.value), "CREATE PUBLICATION"))
+        database.execute("INSERT INTO t VALUES (4)", "INSERT INTO t VALUES (5)")
+        with pytest.raises(PositionsLost, match="was made at") as lost:
+            postgres_server.read_all(reader, after, log)
+        assert {first for first, _ in lost.value.lost.values()} == {Position(after[0].seq, after[0].index + 1)}
         stands = Positions({shard: last for shard, (_, last) in lost.value.lost.items()})
-        rows, _ = postgres_server.read_all(reader, stands, log)
-    assert [row["object"] for row in rows] == ["public.t/2"]
+        more, _ = postgres_server.read_all(reader, stands, log)
+        assert database.execute(slots) == before
+    assert [row["object"] for row in rows + more] == ["public.t/1", "public.t/4", "public.t/5"]
+
+
+def test_what_was_published_before_a_publication_was_made_again_is_not_lost_with_the_rest(database: Database) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    with contextlib.closing(create_log(database.stream())) as log:
+        database.execute("INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "DROP PUBLICATION everything")
+        database.execute("INSERT INTO t VALUES (3)", "CREATE PUBLICATION everything FOR ALL TABLES")
+        database.execute("INSERT INTO t VALUES (4)")
+        with contextlib.closing(log.reader()) as reader:
+            objects, losses, _ = read_on(log, reader, postgres_server.floors(log))
+    assert objects == ["public.t/1", "public.t/2", "loss", "public.t/4"]
+    assert [set(lost) for lost in losses] == [{0, 1, 2, 3}]
+
+
+def test_what_a_server_says_besides_is_no_sign_of_a_missing_publication(database: Database) -> None:
+    """Its messages may hold the name of the publication, as a part of another name."""
+    database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY)",
+        "CREATE PUBLICATION shop FOR ALL TABLES",
+        f"ALTER DATABASE {database.name} SET client_min_messages = 'log'",
+        f"UPDATE pg_database SET datcollversion = '1' WHERE datname = '{database.name}'",  # a warning to who connects
+    )
+    with contextlib.closing(create_log(database.stream(publication="shop"))) as log:
+        database.execute("INSERT INTO t VALUES (1)")
+        with contextlib.closing(log.reader()) as reader:
+            rows, _ = postgres_server.read_all(reader, postgres_server.floors(log), log)
+    assert [row["object"] for row in rows] == ["public.t/1"]
 
 
 def test_a_slot_of_another_database_or_plugin_is_not_taken(database: Database) -> None:

@@ -86,6 +86,27 @@ def test_a_copy_is_whole_again_after_a_loss(
     assert len(copy.lost) == 4
 
 
+@pytest.mark.slow
+def test_without_a_snapshot_a_lost_slot_is_told_once_and_the_flows_go_on(
+    cluster: Cluster, own_server: PostgresServer
+) -> None:
+    database = own_server.database()
+    database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)", "INSERT INTO item VALUES (1, 'one')")
+    cluster.create_stream("shop", 4, database.address(), options=database.options())
+    cluster.create_application("cache", ["shop"], start="earliest")
+    copy = Copy()
+    with cluster.subscribe("cache", copy), cluster.publisher(token_interval=0.2):
+        database.execute("INSERT INTO item VALUES (2, 'two')")
+        eventually(lambda: "public.item/2" in copy.rows)
+    removed(database)
+    for number in 3, 4:  # and so does a publisher that comes later
+        with cluster.subscribe("cache", copy), cluster.publisher(token_interval=0.2):
+            eventually(lambda: sorted(shard for shard, _, _ in copy.lost) == [0, 1, 2, 3])
+            database.execute(f"INSERT INTO item VALUES ({number}, 'new')")
+            eventually(lambda: f"public.item/{number}" in copy.rows)  # noqa: B023
+    assert len(copy.lost) == 4
+
+
 @pytest.fixture
 def stream(database: Database, tmp_path: Path) -> StreamDefinition:
     database.execute("CREATE TABLE item (id int PRIMARY KEY, name text)")

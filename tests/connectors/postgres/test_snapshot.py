@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.connectors.postgres.test_values import VALUES, told
+from tests.connectors.postgres.test_values import TYPES, VALUES, told
 from tests.support import postgres_server, snapshot_steps
 from tests.support.postgres_server import Database, floors, places, read_all
 from tests.support.snapshot_steps import kill_midway
@@ -83,19 +83,40 @@ def test_the_rows_that_are_there_come_before_the_log(items: Database, tmp_path: 
 
 
 def test_values_are_those_that_the_log_would_have(database: Database, tmp_path: Path) -> None:
+    database.execute(*TYPES, 'CREATE SCHEMA "Größe \\ 1"')
     columns = ", ".join(f"c{n} {kind}" for n, (kind, _, _) in enumerate(VALUES))
-    database.execute(
-        "CREATE TYPE mood AS ENUM ('fine', 'so so')",
-        "CREATE DOMAIN positive AS int CHECK (VALUE > 0)",
-        f"CREATE TABLE wide (id char(5) PRIMARY KEY, {columns})",
-    )
+    tables = {"wide": f"id char(5) PRIMARY KEY, {columns}, twice int GENERATED ALWAYS AS (2) STORED"}
+    rows = {"wide": ", ".join(text for _, text, _ in VALUES)}
+    for n, (kind, text, _) in enumerate(VALUES):
+        name = f'"Größe \\ 1"."T ""{n}"" %s"'
+        tables[name], rows[name] = f'id char(5) PRIMARY KEY, "ß ""c"" \\ %s" {kind}', text
+    keys = {"day": ("later", "'2026-01-31'"), "number": ("positive", "7"), "moody": ("mood", "'fine'")}
+    for name, (kind, text) in keys.items():
+        tables[name], rows[name] = f"id char(5), part {kind}, PRIMARY KEY (part, id)", text
     with contextlib.closing(create_log(database.stream())) as log, contextlib.closing(log.reader()) as reader:
-        database.execute(f"INSERT INTO wide VALUES ('a', {', '.join(text for _, text, _ in VALUES)})")
-        database.execute("INSERT INTO wide (id) VALUES ('b')")
+        with database.transaction() as cursor:
+            for name, form in tables.items():
+                cursor.execute(f"CREATE TABLE {name} ({form})")
+                cursor.execute(f"INSERT INTO {name} VALUES ('a', {rows[name]})")
+                if name not in keys:
+                    cursor.execute(f"INSERT INTO {name} (id) VALUES ('b')")
         of_log, _ = read_all(reader, floors(log), log)
     of_snapshot = whole(with_snapshot(database, tmp_path, slot=f"other_{database.name}"))
-    for one, other in zip(of_log, of_snapshot, strict=True):
-        assert (one["object"], one["shard"], one["payload"]) == (other["object"], other["shard"], other["payload"])
+    assert sorted((row["object"], row["shard"], row["payload"]) for row in of_snapshot) == sorted(
+        (row["object"], row["shard"], row["payload"]) for row in of_log
+    )
+
+
+def test_domains_are_read_though_no_other_column_is_of_their_types(database: Database, tmp_path: Path) -> None:
+    database.execute(
+        *TYPES,
+        "CREATE TABLE t (id positive PRIMARY KEY, f flag, d document, n numbers, l later)",
+        "INSERT INTO t VALUES (7, true, '{\"a\": 1}', '{1,2}', '2026-01-31'), (8, NULL, NULL, NULL, NULL)",
+    )
+    assert told(whole(with_snapshot(database, tmp_path))) == [
+        ("snapshot", "public.t/7", {"id": "7", "f": "t", "d": '{"a": 1}', "n": "{1,2}", "l": "2026-01-31"}),
+        ("snapshot", "public.t/8", {"id": "8", "f": None, "d": None, "n": None, "l": None}),
+    ]
 
 
 def test_nothing_is_missed_or_doubled_while_others_write(items: Database, tmp_path: Path) -> None:
@@ -210,7 +231,7 @@ def test_a_slot_that_was_dropped_means_a_new_snapshot(items: Database, tmp_path:
     assert min(places(second)) > max(places(first))
 
 
-def test_a_role_that_may_not_read_a_table_is_told_before_anything_is_made(
+def test_a_role_that_may_not_read_a_table_or_all_of_it_is_told_before_anything_is_made(
     items: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     role = f"tail_{items.name}"
@@ -221,6 +242,10 @@ def test_a_role_that_may_not_read_a_table_is_told_before_anything_is_made(
         with pytest.raises(LogUnavailable, match=r"may not read table public\.item") as caught:
             create_log(stream)
         assert items.execute(f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{items.options()['slot']}'") == []
+        items.execute(str(caught.value).rpartition(": ")[2])
+        items.execute("ALTER TABLE item ENABLE ROW LEVEL SECURITY", "CREATE POLICY few ON item USING (id < 10)")
+        with pytest.raises(LogUnavailable, match=r"a policy of table public\.item may hide rows") as caught:
+            create_log(stream)
         items.execute(str(caught.value).rpartition(": ")[2])
         assert len(whole(stream)) == 1000
     finally:
