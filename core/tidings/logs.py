@@ -9,9 +9,9 @@ import contextlib
 import datetime as dt
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -335,6 +335,16 @@ def redefine_log(stream: StreamDefinition) -> None:
 def is_tailed(stream: StreamDefinition) -> bool:
     """Whether the log of a stream is a datastore's own; it need not be there to be asked."""
     return hasattr(load("tidings.logs", split_address(stream.log)[0]), "abandon")
+
+
+def placing(stream: StreamDefinition) -> Mapping[str, Any]:
+    """The options that decide the object, the shard or the position of an update, by name; only some logs have any.
+
+    As long as the stream lives they stay as they are; a mapping among them may get more keys.
+    """
+    scheme, location = split_address(stream.log)
+    found: Mapping[str, Any] = getattr(load("tidings.logs", scheme), "placing", lambda *_: {})(location, stream)
+    return found
 
 
 def abandon_log(stream: StreamDefinition) -> None:

@@ -41,7 +41,7 @@ def column(name: str, *values: str | None, **more: Any) -> Column:
 def told(made: Changes, schema: Row) -> list[Any]:
     """What each payload says; a text is the reason why there is none."""
     schemas = {"public.item": schema}
-    table = updates_of(made, RowMapping(payload="avro", schemas=schemas), 4)
+    table = updates_of(made, RowMapping(payload="avro", schemas=schemas), 1)
     assert table.schema == SCHEMA
     return read(table, schemas)
 

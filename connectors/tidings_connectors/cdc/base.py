@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import pyarrow as pa
 from pydantic import ValidationError
@@ -79,6 +79,12 @@ class TailedLogBase(abc.ABC):
     def abandon(cls, location: str, stream: StreamDefinition) -> None:
         with contextlib.closing(cls._unopened(location, stream)) as log:
             log._abandon()
+
+    @classmethod
+    def placing(cls, location: str, stream: StreamDefinition) -> dict[str, Any]:
+        """As `tidings.logs.placing` has it."""
+        with contextlib.closing(cls._unopened(location, stream)) as log:
+            return {name: getattr(log._options, name) for name in log._options.placing}
 
     def _abandon(self) -> None:
         """Delete what is kept for the sake of the stream; a datastore may keep more than the snapshot."""

@@ -13,6 +13,8 @@ by column. What it makes of them is said by options of the stream:
 | `shard` | none | a column whose text says which objects share a shard; without it, the object does |
 
 A table without a key is one object, `<schema>.<table>`, and so is one that is truncated.
+
+What may concern any shard comes to all: a truncated table, and the end of a row whose shard the datastore did not tell.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import functools
 import json
 import string
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +45,7 @@ from tidings_connectors.cdc.changes import TRUNCATE, Changes, Column
 
 TOO_LARGE = "left out: too large"
 MAX_LISTED_BYTES = MAX_ATTRIBUTES_BYTES // 2  # of the listed columns in one row; the rest is ample for all other names
+ALWAYS_ATTRIBUTES = ("schema", "table", "operation")
 ESCAPED = r'["\\\x00-\x1f]'  # what JSON does not take as it is
 
 
@@ -50,6 +53,9 @@ class RowMapping(BaseModel):
     """How rows become updates; made from the stream's options."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    placing: ClassVar[tuple[str, ...]] = ("object", "shard")
+    """The options that decide the object, the shard or the position of an update: fixed as long as the stream lives."""
 
     object: str = "{schema}.{table}/{key}"
     version: str | None = None
@@ -63,6 +69,13 @@ class RowMapping(BaseModel):
     def _names(cls, text: str) -> str:
         fields(text)
         return text
+
+    @field_validator("attributes")
+    @classmethod
+    def _not_taken(cls, names: list[str]) -> list[str]:
+        if taken := [name for name in names if name in ALWAYS_ATTRIBUTES]:
+            raise ValueError(f"{taken[0]!r} is always an attribute, and says what happened: a column cannot be, too")
+        return names
 
     @field_validator("schemas")
     @classmethod
@@ -93,10 +106,15 @@ def fields(template: str) -> list[tuple[str, str | None]]:
 
 
 def updates_of(changes: Changes, mapping: RowMapping, shards: int) -> pa.Table:
-    """The updates that these changes are, as canonical rows in the same order."""
+    """The updates that these changes are, as canonical rows in the same order; one of all shards is a row in each."""
     count = len(changes)
     objects = _objects(changes, mapping)
-    placed = objects if mapping.shard is None else pc.coalesce(changes.column(mapping.shard).values, objects)
+    everywhere, placed = pc.equal(changes.operations, TRUNCATE), objects
+    if mapping.shard is not None:
+        column = changes.column(mapping.shard)
+        placed = pc.coalesce(column.values, objects)
+        if column.unknown is not None:
+            everywhere = pc.or_(everywhere, column.unknown)
     payloads, reasons = _payloads(changes, mapping)
     columns = {
         "shard": shards_of(placed, shards),
@@ -111,7 +129,16 @@ def updates_of(changes: Changes, mapping: RowMapping, shards: int) -> pa.Table:
         "payload": payloads,
         "time": changes.times,
     }
-    return pa.table([columns[field.name] for field in SCHEMA], SCHEMA)
+    rows = pa.table([columns[field.name] for field in SCHEMA], SCHEMA)
+    return _in_all(rows, everywhere.to_numpy(zero_copy_only=False), shards) if pc.any(everywhere).as_py() else rows
+
+
+def _in_all(rows: pa.Table, which: npt.NDArray[np.bool_], shards: int) -> pa.Table:
+    """The rows, with one in each shard for those that are of all."""
+    at = np.repeat(np.arange(len(rows)), np.where(which, shards, 1))
+    numbers = rows["shard"].to_numpy()[at]
+    numbers[which[at]] = np.tile(np.arange(shards, dtype=np.int32), np.count_nonzero(which))
+    return rows.take(at).set_column(SCHEMA.get_field_index("shard"), SCHEMA.field("shard"), pa.array(numbers))
 
 
 def _objects(changes: Changes, mapping: RowMapping) -> pa.StringArray:

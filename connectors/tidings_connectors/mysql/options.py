@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import Field, field_validator
@@ -25,6 +25,8 @@ MAX_SERVER_ID = 2**32 - 1
 
 class MysqlOptions(SnapshotOptions):
     """The options of a stream: how rows become updates, and what is this connector's own."""
+
+    placing: ClassVar[tuple[str, ...]] = (*SnapshotOptions.placing, "domain")
 
     tables: Annotated[list[str], Field(min_length=1)]
     """The tables that are watched, each as `database.table`."""

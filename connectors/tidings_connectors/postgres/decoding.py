@@ -30,10 +30,9 @@ ROWS[list(ROW_TAGS)] = True
 
 
 class Batch(NamedTuple):
-    """Changes of one table, and the place of each among all changes that were decoded with them."""
+    """Changes of one table."""
 
     changes: Changes
-    order: Ints
     key_known_from: int
     """Of changes in transactions before this place it is not known what the key was."""
 
@@ -91,7 +90,7 @@ class Decoder:
                 (indexes[pick] + sub).astype(np.int32),
                 pa.array(times[of_row[pick]]).cast(pa.timestamp("us")).cast(pa.timestamp("us", "UTC")),
             )
-            made.append(Batch(changes, places[pick] + sub, group.relation.key_known_from))
+            made.append(Batch(changes, group.relation.key_known_from))
         self._go_on(data, starts, tags, begins, seqs, times, row_at, counts)
         return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import xxhash
 from pydantic import Field
@@ -19,6 +19,8 @@ MAX_NAME_BYTES = 63  # in PostgreSQL
 
 class PostgresOptions(SnapshotOptions):
     """The options of a stream that tails a PostgreSQL database: those of every datastore, and these."""
+
+    placing: ClassVar[tuple[str, ...]] = (*SnapshotOptions.placing, "slot", "keys")
 
     publication: str = Field(min_length=1, max_length=MAX_NAME_BYTES)
     """Which tables and which operations: what `CREATE PUBLICATION` made."""

@@ -264,8 +264,8 @@ class PostgresReader:
         """The rows that were asked for, in the order of the log."""
         if not batches:
             return SCHEMA.empty_table()
-        tables, orders = [], []
-        for changes, order, key_known_from in batches:
+        tables = []
+        for changes, key_known_from in batches:
             form = form_of(changes)
             if (reason := self._left_out.reason(form)) is not None:
                 self._left_out.note(form.name, reason, _place(changes, 0), _place(changes, -1))
@@ -275,13 +275,14 @@ class PostgresReader:
                 self._left_out.note_unnamed(form.name, _place(changes, 0), _place(changes, unnamed - 1))
             if unnamed < len(changes):
                 self._left_out.came(form.name, _place(changes, unnamed))
-            tables.append(updates_of(changes, self._options, self._shards).slice(unnamed))
-            orders.append(order[unnamed:])
+            updates = updates_of(changes, self._options, self._shards)
+            tables.append(chosen(updates, updates["seq"].to_numpy() >= key_known_from))
         if not tables:
             return SCHEMA.empty_table()
         rows = tables[0]
         if len(tables) > 1:
-            rows = pa.concat_tables(tables).combine_chunks().take(np.argsort(np.concatenate(orders)))
+            rows = pa.concat_tables(tables).combine_chunks()
+            rows = rows.take(np.lexsort((rows["index"].to_numpy(), rows["seq"].to_numpy())))
         self._seen |= ends(rows)
         return chosen(rows, later(rows, after))
 

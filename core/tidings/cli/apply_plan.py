@@ -16,7 +16,7 @@ from tidings.collection import check_collection
 from tidings.config.spec import ApplicationSpec, Spec
 from tidings.config.yaml_lines import Key, Mistakes
 from tidings.errors import InvalidConfig, LogMismatch, TidingsError
-from tidings.logs import create_log, is_tailed, open_log, redefine_log
+from tidings.logs import create_log, is_tailed, open_log, placing, redefine_log
 from tidings.pipelines.check import check_stage
 from tidings.plugins import load
 from tidings.publisher.balancing import strategy
@@ -123,6 +123,8 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
         mistakes.blame((*key, "shards"), f"the stream has {known.shards} shards; that cannot become {wanted.shards}")
     if known.log != wanted.log:
         mistakes.blame((*key, "log"), f"the stream's log is {known.log}; that cannot become {wanted.log}")
+    if known.options != wanted.options:
+        _found(lambda: _check_placing(known, wanted, (*key, "options"), mistakes), (*key, "options"), mistakes)
     if known == wanted:
         return Action("stream", wanted.name, "unchanged", "", after, after)
     changes = [
@@ -144,6 +146,19 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
         if old != new
     ]
     return Action("stream", wanted.name, "change", ", ".join(changes), known.to_json(), after)
+
+
+def _check_placing(known: StreamDefinition, wanted: StreamDefinition, key: Key, mistakes: Mistakes) -> None:
+    """Blame an option whose change would put updates elsewhere: flows that are past that place would never get them."""
+    before, after = placing(known), placing(wanted)
+    for name, old in before.items():
+        new = after.get(name)
+        same = old.items() <= new.items() if isinstance(old, dict) and isinstance(new, dict) else old == new
+        if not same:
+            where = (*key, name) if name in wanted.options else key
+            mistakes.blame(
+                where, f"{name!r} decides where updates are, so {old!r} cannot become {new!r}: make a new stream"
+            )
 
 
 def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -146,3 +147,20 @@ def test_columns_that_cannot_be_are_told(options: dict[str, Any], problem: str) 
 def test_a_template_that_is_none_is_refused(template: str) -> None:
     with pytest.raises(ValidationError, match="is no template"):
         RowMapping(object=template)
+
+
+def test_what_may_concern_any_shard_comes_to_all_at_its_one_place() -> None:
+    shop = Column("shop", pa.array(["west", None, None]), unknown=pa.array([False, True, False]))
+    made = changes({"id": ["1", "1", None]}, columns=[Column("id", pa.array(["1", "1", None])), shop])
+    made = replace(made, operations=pa.array(["insert", "delete", "truncate"]))
+    found = rows(made, shards=4, shard="shop")
+    assert [(row["object"], row["shard"], row["seq"]) for row in found] == [
+        ("public.item/1", shard_of("west", 4), 0),
+        *(("public.item/1", shard, 1) for shard in range(4)),
+        *(("public.item", shard, 2) for shard in range(4)),
+    ]
+
+
+def test_a_column_cannot_take_the_place_of_what_every_update_says() -> None:
+    with pytest.raises(ValidationError, match="'operation' is always an attribute"):
+        RowMapping(attributes=["name", "operation"])

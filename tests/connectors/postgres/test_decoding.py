@@ -222,8 +222,8 @@ def shown(value: Value, kind: int) -> str | None:
 
 
 def in_bulk(decoder: Decoder, messages: list[bytes]) -> list[dict[str, Any]]:
-    found = []
-    for changes, order, _ in decoder.decode(messages):
+    found: list[dict[str, Any]] = []
+    for changes, _ in decoder.decode(messages):
         columns = {}
         for column in changes.columns:
             values = column.values.to_pylist()
@@ -238,10 +238,9 @@ def in_bulk(decoder: Decoder, messages: list[bytes]) -> list[dict[str, Any]]:
                 "time": changes.times[at].value,
                 "values": {name: values[at] for name, values in columns.items()},
             }
-            found.append((int(order[at]), made))
-    found.sort(key=lambda pair: pair[0])
-    assert [order for order, _ in found] == list(range(len(found)))
-    return [made for _, made in found]
+            found.append(made)
+    found.sort(key=lambda made: made["place"])
+    return found
 
 
 @given(logs(), st.lists(st.integers(0, 60)))

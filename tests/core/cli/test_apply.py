@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from tidings.cli.apply_plan import execute, plan
 from tidings.cluster import Cluster
 from tidings.config.spec import load
 from tidings.errors import InvalidConfig
+from tidings.stream_definition import StreamDefinition
 from tidings_connectors.delta.log import DeltaLog
 
 SPEC = """\
@@ -274,3 +277,45 @@ def test_a_file_with_a_filter_that_does_not_parse_is_told_with_its_line(run: Run
     assert (text, caret) == ("error:   a or", "error:     ^")
     file.write_text("applications:\n  cache: {streams: [contacts], max_age: PT1M}\n")
     assert told(run("apply").err).endswith("max_age: is for mode: realtime; reliable sends every update")
+
+
+@pytest.mark.parametrize(
+    ("log", "options", "changed", "name"),
+    [
+        ("postgres:postgresql://tail@db/shop", {"publication": "p"}, {"publication": "q", "shard": "shop"}, "shard"),
+        ("postgres:postgresql://tail@db/shop", {"publication": "p", "object": "{key}"}, {"publication": "p"}, "object"),
+        ("postgres:postgresql://tail@db/shop", {"publication": "p"}, {"publication": "p", "slot": "other"}, "slot"),
+        ("mysql:mysql://tail@db/shop", {"tables": ["a.b"]}, {"tables": ["a.b"], "domain": 7}, "domain"),
+        ("delta-cdf:/data/orders", {"key": ["id"]}, {"key": ["id", "at"]}, "key"),
+    ],
+)
+def test_what_decides_where_updates_are_cannot_be_changed(
+    run: Run, joined: Cluster, tmp_path: Path, log: str, options: dict[str, Any], changed: dict[str, Any], name: str
+) -> None:
+    known = StreamDefinition("shop", 4, log, options=options)
+    joined.coordination.create(known.to_json(), "streams", "shop")
+    (tmp_path / "tidings.yml").write_text(
+        json.dumps({"streams": {"shop": {"shards": 4, "log": log, "options": changed}}})
+    )
+    result = run("apply", "--dry-run")
+    assert result.code == 1
+    assert f"'{name}' decides where updates are" in result.err
+    assert "make a new stream" in result.err
+
+
+def test_an_option_that_is_written_out_as_it_is_anyway_is_no_change_of_places(
+    run: Run, joined: Cluster, tmp_path: Path
+) -> None:
+    log = "postgres:postgresql://tail@db/shop"
+    known = StreamDefinition("shop", 4, log, options={"publication": "p", "keys": {"public.a": ["id"]}})
+    joined.coordination.create(known.to_json(), "streams", "shop")
+    options = {
+        "publication": "p",
+        "object": "{schema}.{table}/{key}",
+        "slot": "tidings_shop",
+        "keys": {"public.a": ["id"], "public.b": ["id"]},
+    }
+    (tmp_path / "tidings.yml").write_text(
+        json.dumps({"streams": {"shop": {"shards": 4, "log": log, "options": options}}})
+    )
+    assert run("apply", "--dry-run").code == 0
