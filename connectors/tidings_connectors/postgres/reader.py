@@ -229,9 +229,10 @@ class PostgresReader:
                 if last is None:
                     break
                 add(last.payload)
-            new = messages[begun:]
-            rows += sum([message[0] in ROW_TAGS for message in new])
-            size += sum(map(len, new))
+                size += len(last.payload)
+                if size >= BATCH_BYTES:
+                    break
+            rows += sum([message[0] in ROW_TAGS for message in messages[begun:]])
             if rows >= limit or size >= BATCH_BYTES:
                 return messages, True
             if last is not None:

@@ -167,8 +167,10 @@ def text_line(update: Update, stream: str | None = None) -> str:
 
 def json_line(update: Update, stream: str | None = None) -> str:
     """The update as `tidings streams publish` takes it, with the name of its stream where there is more than one."""
+    from tidings.updates import SCHEMA
+
     value: dict[str, Any] = {} if stream is None else {"stream": stream}
-    value |= {name: getattr(update, name) for name in update.__dataclass_fields__}
+    value |= {name: getattr(update, name) for name in SCHEMA.names}
     payload = value.pop("payload")
     text = None if payload is None else _decoded(payload)
     if payload is not None and text is None:

@@ -168,7 +168,7 @@ class Workers:
         if rows.num_rows and self._caller.takes_batches:
             named = {"stream": held.flow.stream, "shard": str(held.flow.shard), "epoch": str(era.epoch)}
             return self._call(held, era, "on_batch", rows.replace_schema_metadata(named))
-        return all(self._call(held, era, "on_update", update) for update in to_updates(rows))
+        return all(self._call(held, era, "on_update", update) for update in to_updates(rows, held.flow.stream))
 
     def _call(self, held: HeldFlow, era: Era, name: str, *arguments: Any) -> bool:
         """Call the handler, again if it raises; False once it has been called often enough."""

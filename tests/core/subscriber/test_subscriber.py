@@ -96,6 +96,22 @@ def test_a_handler_that_takes_batches_gets_them_with_stream_shard_and_epoch(clus
     assert int(batches[0].schema.metadata[b"epoch"]) >= 1
 
 
+def test_an_update_says_which_stream_it_is_from(cluster: Cluster, stream: Stream) -> None:
+    other = cluster.create_stream("orders", shards=1)
+    cluster.create_application("both", ["contacts", "orders"], start="earliest")
+    seen: set[tuple[str | None, str]] = set()
+
+    class Streams(Handler):
+        def on_update(self, update: Update) -> None:
+            seen.add((update.stream, update.object))
+
+    publish(stream, "alice")
+    publish(other, "1")
+    with cluster.publisher(), cluster.subscribe("both", Streams()):
+        eventually(lambda: len(seen) == 2)
+    assert seen == {("contacts", "alice"), ("orders", "1")}
+
+
 def test_an_asynchronous_handler_is_awaited(cluster: Cluster, stream: Stream) -> None:
     seen: list[str] = []
 
