@@ -103,7 +103,7 @@ def decoder(charset: str) -> Decode | None:
     """What decodes texts in a character set, as the server names it; None if it is not known.
 
     >>> decode = decoder("latin1")
-    >>> decode(b"gr\xf6\xdfe \x80")
+    >>> decode(bytes([0x67, 0x72, 0xF6, 0xDF, 0x65, 0x20, 0x80]))
     'größe €'
     """
     if charset in TABLES:
