@@ -8,11 +8,17 @@ import time
 from collections.abc import Callable, Iterator
 from unittest import mock
 
+from pymysqlreplication import BinLogStreamReader
+from pymysqlreplication.row_event import (
+    DeleteRowsEvent,
+    UpdateRowsEvent,
+    WriteRowsEvent,
+)
+
 from bench.report import Row, more_is_better
 from tests.support.mysql_install import missing
 from tests.support.mysql_server import PASSWORD, Scene, running
 from tidings.positions import Position, Positions
-from tidings_connectors.mysql.client_library import BinLogStreamReader, DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 from tidings_connectors.mysql.log import MysqlLog
 
 TABLE = (

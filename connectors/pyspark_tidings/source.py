@@ -115,6 +115,8 @@ class _ReadPlanner:
         bounds = self.log.bounds()
         after, upto = self._held(after, bounds), self._held(upto, bounds)
         pieces = self.log.slices(self._whole(after, bounds), self._whole(upto, bounds))
+        if not self.options.fail_on_data_loss:  # in a datastore's own log, something may be missing in its midst
+            pieces = [piece.past_losses() if hasattr(piece, "past_losses") else piece for piece in pieces]
         return [SlicePartition(piece, tombstones=self.options.tombstones) for piece in pieces]
 
     def noted_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:

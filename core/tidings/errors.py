@@ -95,12 +95,14 @@ class LogMismatch(TidingsError):
 class PositionsLost(TidingsError):
     """A reader asks for positions that the log does not hold any more.
 
-    `lost` says exactly what cannot be had: for each shard, the first and the last missing position.
+    `lost` says exactly what cannot be had: for each shard, the first and the last missing position. `reason` says why,
+    if it is for another reason than that the log does not go back so far.
     """
 
-    def __init__(self, message: str, lost: dict[int, tuple[Position, Position]]) -> None:
+    def __init__(self, message: str, lost: dict[int, tuple[Position, Position]], reason: str = "") -> None:
         super().__init__(message)
         self.lost = lost
+        self.reason = reason
 
 
 class LogRestored(PositionsLost):

@@ -433,7 +433,13 @@ def _searched(log: TailedLog, shard: int, time: dt.datetime, held: Bounds) -> Po
     at = held.floor
     with contextlib.closing(log.reader()) as reader:
         while at < held.head:
-            rows, upto = reader.read(Positions({shard: at}), SEARCHED_ROWS)
+            try:
+                rows, upto = reader.read(Positions({shard: at}), SEARCHED_ROWS)
+            except LogRestored:
+                raise
+            except PositionsLost as loss:  # of no time, and who starts before it is told
+                at = loss.lost[shard][1]
+                continue
             late = np.flatnonzero(pc.fill_null(pc.greater_equal(rows["time"], time), False).to_numpy())
             if len(late):
                 row = int(late[0])

@@ -8,6 +8,7 @@ from pathlib import Path
 CORE = "core/tidings"
 COLLECTION = "plugins/gc_tombstones/tidings_gc_tombstones"
 DELTA = "connectors/tidings_connectors/delta"
+MYSQL = "connectors/tidings_connectors/mysql"
 POSTGRES = "connectors/tidings_connectors/postgres"
 THIALFI = "plugins/thialfi/tidings_thialfi"
 
@@ -562,6 +563,58 @@ PUBLISHER = (
             "tests/connectors/postgres/test_log.py",
             "test_a_reader_gives_the_shards_that_it_is_asked_for_and_goes_back_for_another",
         ),
+    ),
+    Fault(
+        "statement-passed-over",
+        "what MariaDB logs as a statement is gone in silence",
+        f"{MYSQL}/sequencer.py",
+        "elif self._changes_rows(statement):",
+        "elif False:",
+        _of(
+            "tests/connectors/mysql/test_losses.py",
+            "test_what_is_logged_as_a_statement_is_lost_at_its_gtid_and_the_rest_is_read",
+        ),
+    ),
+    Fault(
+        "loss-passed-by-a-fellow",
+        "a flow is not told of a loss, since the reader has passed it with another",
+        f"{MYSQL}/reader.py",
+        "self._pass(losses[0], after)",
+        "pass",
+        _of(
+            "tests/connectors/mysql/test_losses.py",
+            "test_a_shard_that_stands_before_a_loss_hears_of_it_though_the_reader_has_passed_it",
+        ),
+    ),
+    Fault(
+        "other-domain-forgotten",
+        "who starts after a change in another GTID domain, and before it is told of, never hears of it",
+        f"{MYSQL}/log.py",
+        "seq -= 1",
+        "pass",
+        _of(
+            "tests/connectors/mysql/test_losses.py",
+            "test_rows_in_another_domain_are_lost_at_the_next_transaction_of_ours",
+        ),
+    ),
+    Fault(
+        "rolled-back-rows-delivered",
+        "rows of an XA transaction come though it was rolled back",
+        f"{MYSQL}/sequencer.py",
+        "if not item.committed or begun is None",
+        "if begun is None",
+        _of(
+            "tests/connectors/mysql/test_xa.py",
+            "test_rows_come_when_they_are_committed_and_never_if_they_are_rolled_back",
+        ),
+    ),
+    Fault(
+        "older-rows-under-the-same-name",
+        "of two XA transactions of one name the wrong one is delivered",
+        f"{MYSQL}/prepared.py",
+        "for file in reversed(files):",
+        "for file in files:",
+        _of("tests/connectors/mysql/test_xa.py", "test_who_starts_between_finds_the_rows_again_in_an_older_log"),
     ),
 )
 

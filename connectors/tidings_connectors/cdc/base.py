@@ -8,8 +8,9 @@ from __future__ import annotations
 import abc
 import contextlib
 import json
+import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from tidings.stream_definition import StreamDefinition
 
 STEP_ROWS = 50_000
+
+logger = logging.getLogger(__name__)
 Options = TypeVar("Options", bound=SnapshotOptions)
 
 
@@ -169,16 +172,21 @@ class TailedLogBase(abc.ABC):
         return Positions({shard: max(after[shard], held.head) for shard, held in self.bounds().items()})
 
     def tail(self, after: Positions, limit: int) -> pa.Table:
-        """The next rows, up to the head as it is now. A connection is opened for it: who reads on uses `reader`."""
+        """The next rows, up to the head as it is now, or to what is lost. A connection is opened for it: who reads on
+        uses `reader`."""
         after, found = self._whole(after), [SCHEMA.empty_table()]
         self.check(after)
         upto = Positions({shard: held.head for shard, held in self.bounds().items()})
         with contextlib.closing(self.reader()) as reader:
-            for rows in between(reader, after, upto, min(limit, STEP_ROWS)):
-                found.append(rows.slice(0, limit))
-                limit -= len(found[-1])
-                if limit <= 0:
-                    break
+            try:
+                for rows in between(reader, after, upto, min(limit, STEP_ROWS)):
+                    found.append(rows.slice(0, limit))
+                    limit -= len(found[-1])
+                    if limit <= 0:
+                        break
+            except PositionsLost:
+                if len(found) == 1:
+                    raise
         return pa.concat_tables(found)
 
     def slices(self, after: Positions, upto: Positions) -> list[Slice]:
@@ -215,20 +223,31 @@ class TailedSlice:
     stream: StreamDefinition
     after: Positions
     upto: Positions
+    passes_losses: bool = field(default=False, kw_only=True)
+
+    def past_losses(self) -> TailedSlice:
+        """The same, for one who was told to go on in spite of what is lost."""
+        return replace(self, passes_losses=True)
 
     def read(self) -> Iterator[pa.RecordBatch]:
         with contextlib.closing(open_log(self.stream)) as log, contextlib.closing(log.reader()) as reader:
-            for rows in between(reader, self.after, self.upto):
+            for rows in between(reader, self.after, self.upto, passes_losses=self.passes_losses):
                 yield from rows.to_batches()
 
 
-def between(reader: Reader, after: Positions, upto: Positions, limit: int = STEP_ROWS) -> Iterator[pa.Table]:
+def between(
+    reader: Reader, after: Positions, upto: Positions, limit: int = STEP_ROWS, passes_losses: bool = False
+) -> Iterator[pa.Table]:
     """The rows of the shards that `after` names, up to and including `upto`; about so many at a time."""
     while any(at < upto[shard] for shard, at in after.items()):
         try:
             rows, after = reader.read(after, limit)
-        except RowsLeftOut as missed:
-            after = Positions({**after, **{shard: last for shard, (_, last) in missed.lost.items()}})
+        except PositionsLost as loss:
+            if not isinstance(loss, RowsLeftOut):
+                if not passes_losses or isinstance(loss, LogRestored):
+                    raise
+                logger.warning("%s", loss)
+            after = Positions({shard: max(at, *loss.lost.get(shard, (at, at))) for shard, at in after.items()})
             continue
         rows = chosen(rows, ~later(rows, upto))
         if len(rows):

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, model_validator
 
 from tidings.errors import LogUnavailable, TidingsError
-from tidings.positions import Bounds, Position
+from tidings.positions import START, Bounds, Position
 from tidings.storage import durable
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.changes import SNAPSHOT, Changes, Column
@@ -205,32 +205,33 @@ class StreamSnapshot:
                 f"folder to begin anew"
             ) from error
 
-    def covers(self) -> bool:
-        """Whether readers that go on with the oldest held come by all rows."""
-        return self._joins(self.note())
+    def covers(self, since: Position = START) -> bool:
+        """Whether readers that go on with the oldest held, or after `since`, come by all rows."""
+        note = self.note()
+        return self._joins(note) and note.runs[0].after >= since
 
-    def take(self, again: bool = False) -> None:
-        """Read what was not read yet; with `again`, all, if what was read before is of no use any more.
+    def take(self, again: bool = False, since: Position = START) -> None:
+        """Read what was not read yet; with `again`, all, if what was read before does not cover what was lost `since`.
 
         Of several processes that do this at once one works, and the others wait for it.
         """
-        while self._wanted(again):
+        while self._wanted(again, since):
             try:
                 with self._alone() as alone:
-                    if alone and self._wanted(again):
+                    if alone and self._wanted(again, since):
                         self._take()
             except OSError as error:
                 raise self._unusable(error) from error
             if not alone and self._closed.wait(LOCK_POLL_INTERVAL_S):
                 raise Closed
 
-    def start(self, again: bool = False) -> None:
+    def start(self, again: bool = False, since: Position = START) -> None:
         """Do that in the background, unless it is being done."""
         with self._lock:
             busy = self._thread is not None and self._thread.is_alive()
             if not busy and time.monotonic() >= self._retry and not self._closed.is_set():
                 self._thread = threading.Thread(
-                    target=self._take_quietly, args=(again,), name="tidings-snapshot", daemon=True
+                    target=self._take_quietly, args=(again, since), name="tidings-snapshot", daemon=True
                 )
                 self._thread.start()
 
@@ -289,8 +290,8 @@ class StreamSnapshot:
             else:
                 yield True  # the lock ends when the file is closed, or the process is gone
 
-    def _wanted(self, again: bool) -> bool:
-        return not self.note().complete or (again and not self.covers())
+    def _wanted(self, again: bool, since: Position) -> bool:
+        return not self.note().complete or (again and not self.covers(since))
 
     def _unusable(self, error: OSError) -> LogUnavailable:
         return LogUnavailable(
@@ -302,10 +303,10 @@ class StreamSnapshot:
         held = self._source.held()
         return held is not None and bool(note.runs) and held.floor <= note.runs[0].after <= held.head
 
-    def _take_quietly(self, again: bool) -> None:
+    def _take_quietly(self, again: bool, since: Position) -> None:
         self._failed = None
         try:
-            self.take(again)
+            self.take(again, since)
         except Closed:
             pass
         except TidingsError as error:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from tidings.errors import LogRestored, PositionsLost
 from tidings.logs import Read, Reader
-from tidings.positions import Position, Positions
+from tidings.positions import START, Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.cdc.snapshot import SnapshotRun, StreamSnapshot
@@ -39,8 +39,11 @@ class MergedReader:
         try:
             return self._read(after, limit)
         except (PositionsLost, LogRestored) as loss:
-            if isinstance(loss, self._losses) and not self._snapshot.covers():
-                self._snapshot.start(again=True)  # nobody is told of a loss, and sent on, before that has a place
+            # What was undone comes after the end of the log, and what was lost before where one goes on.
+            since = START if isinstance(loss, LogRestored) else max(last for _, last in loss.lost.values())
+            if isinstance(loss, self._losses) and not self._snapshot.covers(since):
+                # Nobody is told of a loss, and sent on, before that has a place.
+                self._snapshot.start(again=True, since=since)
                 return self._wait(after)
             self._check(after)  # which knows that the oldest held may be rows of the snapshot
             raise

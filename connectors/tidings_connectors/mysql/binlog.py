@@ -11,52 +11,58 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from tidings.errors import LogUnavailable, TidingsError
-from tidings_connectors.mysql.client_library import (
-    BinLogStreamReader,
-    Connection,
-    DeleteRowsEvent,
-    FormatDescriptionEvent,
-    HeartbeatLogEvent,
-    MariadbGtidEvent,
-    MysqlPacket,
-    NotImplementedEvent,
-    QueryEvent,
-    RotateEvent,
-    TableMapEvent,
-    UpdateRowsEvent,
-    WriteRowsEvent,
-    XAPrepareEvent,
-    XidEvent,
-    pymysql,
+from tidings_connectors.mysql.client_library import pymysql
+from tidings_connectors.mysql.connection import POSITION_GONE, explained, translating_errors
+from tidings_connectors.mysql.event_stream import (
+    COMPRESSED_QUERY,
+    GTID,
+    HEARTBEAT,
+    LOAD_QUERY,
+    QUERY,
+    ROTATE,
+    TABLE_MAP,
+    XA_PREPARE,
+    XID,
+    BinlogEvent,
+    StreamConnection,
+    counted,
+    events,
+    inflated,
+    statement_of,
+    transaction_of,
+    xid_of,
 )
-from tidings_connectors.mysql.connection import POSITION_GONE, explained, number, translating_errors
-from tidings_connectors.mysql.mariadb_gtid import Gtid, GtidState, state_text
+from tidings_connectors.mysql.mariadb_gtid import Gtid, GtidState
 from tidings_connectors.mysql.options import Place
 from tidings_connectors.mysql.rows import DELETE, INSERT, UPDATE, Shape, shape_of
+from tidings_connectors.mysql.statements import Table, resolution_of
+from tidings_connectors.mysql.table_map import name_of
+from tidings_connectors.mysql.values import MISREAD, Unreadable
 
 BUFFER_BYTES = 8 * 2**20
 BUFFER_ITEMS = 20_000
-HEARTBEAT_INTERVAL_S = 5.0  # after which an idle server says that it is there
-SILENCE_TIMEOUT_S = 30  # without a word, after which the connection is taken for dead
+PROBE_HEARTBEAT_S = 0.2
 STANDALONE_FLAG = 1  # of a transaction that is one statement, and has no end of its own
-COMPRESSED_EVENT_TYPES = range(165, 172)  # which the library does not know, and drops
-CRC32 = 1
+PREPARES_FLAG = 64  # of what becomes a transaction when another one says so
 
-OPERATIONS = {WriteRowsEvent: INSERT, UpdateRowsEvent: UPDATE, DeleteRowsEvent: DELETE}
-EVENT_TYPES = [*OPERATIONS, TableMapEvent, MariadbGtidEvent, XidEvent, XAPrepareEvent, QueryEvent]
-EVENT_TYPES += [RotateEvent, FormatDescriptionEvent, NotImplementedEvent]
+INSERTS, UPDATES, DELETES = (23, 30, 166, 169), (24, 31, 167, 170), (25, 32, 168, 171)
+OPERATIONS = dict.fromkeys(INSERTS, INSERT) | dict.fromkeys(UPDATES, UPDATE) | dict.fromkeys(DELETES, DELETE)
+LONG_HEADERS = frozenset((30, 31, 32, 169, 170, 171))
+COMPRESSED_ROWS = frozenset(range(166, 172))
+STATEMENTS = frozenset((QUERY, LOAD_QUERY, COMPRESSED_QUERY))
 
 
 class Begin(NamedTuple):
-    """A transaction begins."""
+    """A transaction begins; or, if it only prepares one, what may become one."""
 
     gtid: Gtid
     time: int
+    prepares: bool = False
 
 
 class Rows(NamedTuple):
@@ -68,11 +74,25 @@ class Rows(NamedTuple):
     present: tuple[bytes, ...]
 
 
+class UnreadRows(NamedTuple):
+    """Rows of a watched table that cannot be read, and why."""
+
+    reason: str
+
+
 class Statement(NamedTuple):
-    """A statement that is logged as it was written, run in this database."""
+    """A statement that is logged as it was written, run in this database; `alone` if it is a transaction by itself."""
 
     database: str
     text: str
+    alone: bool = False
+
+
+class Resolution(NamedTuple):
+    """The XA transaction of this name, which was prepared before, is committed or rolled back."""
+
+    xid: str
+    committed: bool
 
 
 @dataclass(frozen=True)
@@ -80,20 +100,33 @@ class End:
     """The transaction ends; if it is not kept, it never happened."""
 
     kept: bool = True
+    prepared: str | None = None
+    """The XA transaction that it has prepared."""
 
 
-Item: TypeAlias = Begin | Rows | Statement | End
+Item: TypeAlias = Begin | Rows | UnreadRows | Statement | Resolution | End
 
 
-class Broken(pymysql.err.MySQLError):  # type: ignore[misc]  # the library has no type hints
-    """The connection is gone. The client library would make a new one by itself, and begin again where it began."""
+def size_of(item: Item) -> int:
+    """About how many bytes an item has."""
+    match item:
+        case Rows():
+            return len(item.data)
+        case Statement():
+            return len(item.text)
+    return 0
 
 
 class Feed:
-    """The items of a log from a GTID state on, without end; what happened to other tables is left out."""
+    """The items of a log from a GTID state on, without end; what happened to other tables is left out.
 
-    def __init__(self, place: Place, state: GtidState, watched: frozenset[tuple[str, str]], server_id: int) -> None:
+    So is all that is in transactions of the domain of `first` before that one: nobody will ask for it, and it may have
+    been written when the server was set up otherwise.
+    """
+
+    def __init__(self, place: Place, state: GtidState, first: Gtid, watched: frozenset[Table], server_id: int) -> None:
         self._place = place
+        self._first = first
         self._watched = watched
         self._changed = threading.Condition()
         self._items: deque[Item] = deque()
@@ -101,18 +134,7 @@ class Feed:
         self._error: Exception | None = None
         self._closed = False
         self._connections: list[Any] = []
-        with translating_errors(place):
-            self._stream = _stream(
-                place,
-                state,
-                server_id,
-                self._connect,
-                blocking=True,
-                only_events=EVENT_TYPES,
-                only_tables={table for _, table in watched},
-                only_schemas={database for database, _ in watched},
-                slave_heartbeat=HEARTBEAT_INTERVAL_S,
-            )
+        self._events = events(place, state, server_id, self._connect)
         self._thread = threading.Thread(target=self._run, name="tidings-binlog", daemon=True)
         self._thread.start()
 
@@ -138,8 +160,8 @@ class Feed:
                 _hang_up(connection)
         self._thread.join()
 
-    def _connect(self, **settings: Any) -> Any:
-        connection = _StreamConnection(**settings)
+    def _connect(self, place: Place) -> StreamConnection:
+        connection = StreamConnection(place)
         with self._changed:
             self._connections.append(connection)
             if self._closed:
@@ -151,16 +173,14 @@ class Feed:
             for item in self._read():
                 if not self._put(item):
                     return
-            self._fail(LogUnavailable(f"MariaDB at {self._place} ended the binary log"))
         except TidingsError as error:
             self._fail(error)
         except (pymysql.err.MySQLError, OSError) as error:
             self._fail(explained(self._place, error))
-        except Exception as error:  # noqa: BLE001 - whatever the library stumbles over, the reader must hear of it
+        except Exception as error:  # noqa: BLE001 - whatever one stumbles over, the reader must hear of it
             self._fail(_undecodable(self._place, error))
         finally:
-            with contextlib.suppress(Exception):
-                self._stream.close()
+            self._events.close()
 
     def _fail(self, error: Exception) -> None:
         with self._changed:
@@ -173,132 +193,118 @@ class Feed:
             if not self._items:
                 self._changed.notify_all()
             self._items.append(item)
-            if isinstance(item, Rows):
-                self._bytes += len(item.data)
+            self._bytes += size_of(item)
             while (self._bytes > BUFFER_BYTES or len(self._items) > BUFFER_ITEMS) and not self._closed:
                 self._changed.wait()
             return not self._closed
 
     def _read(self) -> Iterator[Item]:
-        shapes: dict[int, Shape] = {}
-        standalone = began = False
-        for event in iter(self._stream.fetchone, None):
-            kind = type(event)
-            if kind in OPERATIONS:
-                if (shape := shapes.get(event.table_id)) is not None:
-                    yield _rows(event, kind, shape)
-            elif kind is MariadbGtidEvent:
+        tables = _Tables(self._watched)
+        alone = began = passed = False
+        for event in self._events:
+            if event.type == GTID:
+                gtid, flags = transaction_of(event)
                 if began:
                     yield End(kept=False)
-                began, standalone = True, bool(event.flags & STANDALONE_FLAG)
-                yield Begin(Gtid(event.domain_id, event.server_id, event.gtid_seq_no), event.timestamp)
-            elif kind is TableMapEvent:
-                if (event.schema, event.table) in self._watched:
-                    shapes[event.table_id] = shape_of(event)
-            elif kind is XidEvent or kind is XAPrepareEvent:
-                began = False
-                yield End()
-            elif kind is QueryEvent:
-                word = event.query[:9].upper()
-                if standalone or word.startswith(("COMMIT", "XA COMMIT", "XA ROLLBA")) or word == "ROLLBACK":
-                    if standalone:
-                        yield Statement(event.schema.decode(), event.query)
-                    began = standalone = False
-                    yield End(kept=word != "ROLLBACK")
-                else:
-                    yield Statement(event.schema.decode(), event.query)
-            elif kind is RotateEvent:
-                # Ids of tables are counted anew by a server that was restarted, and that begins a new log.
-                shapes = {}
-                self._stream.table_map = {}
+                began, alone = True, bool(flags & STANDALONE_FLAG)
+                passed = gtid.domain == self._first.domain and gtid.seq < self._first.seq
+                yield Begin(gtid, event.time, bool(flags & PREPARES_FLAG))
+            elif event.type == ROTATE:
+                tables = _Tables(self._watched)
                 if began:
                     began = False
                     yield End(kept=False)
-            elif kind is FormatDescriptionEvent:
-                _check_checksum(self._place, event)
-            elif event.event_type in COMPRESSED_EVENT_TYPES:
-                raise LogUnavailable(
-                    f"the binary log of MariaDB at {self._place} has compressed events, which the client library "
-                    "cannot read: SET GLOBAL log_bin_compress = 'OFF'"
-                )
+            elif event.type == XID:
+                began = False
+                yield End()
+            elif event.type == XA_PREPARE:
+                began = False
+                yield End(prepared=xid_of(event))
+            elif event.type in STATEMENTS:
+                database, text = statement_of(event)
+                word, resolved = text[:9].upper(), resolution_of(text)
+                over = word.startswith("COMMIT") or word == "ROLLBACK"
+                if not over and not passed:
+                    yield Resolution(*resolved) if resolved else Statement(database, text, alone)
+                if over or resolved or alone:
+                    began = alone = False
+                    yield End(kept=word != "ROLLBACK")
+            elif not passed and event.type == TABLE_MAP:
+                tables.describe(event.body)
+            elif not passed and event.type in OPERATIONS and (item := tables.rows(event)) is not None:
+                yield item
+
+
+class _Tables:
+    """The watched tables that one log has described."""
+
+    def __init__(self, watched: frozenset[Table]) -> None:
+        self._watched = watched
+        self._known: dict[bytes, Shape | UnreadRows | None] = {}  # by the bytes that describe them
+        self._by_id: dict[bytes, Shape | UnreadRows | None] = {}
+
+    def describe(self, body: bytes) -> None:
+        """Take in a description."""
+        if body not in self._known:
+            self._known[body] = self._described(body)
+        self._by_id[body[:6]] = self._known[body]
+
+    def rows(self, event: BinlogEvent) -> Rows | UnreadRows | None:
+        """The rows of an event; None if their table is not watched."""
+        table = self._by_id.get(event.body[:6])
+        if not isinstance(table, Shape):
+            return table
+        try:
+            return _rows(event, table)
+        except MISREAD as error:
+            return UnreadRows(f"rows of table {table.schema}.{table.table} cannot be read: {error}")
+
+    def _described(self, body: bytes) -> Shape | UnreadRows | None:
+        name = name_of(body)
+        if (name.schema, name.table) not in self._watched:
+            return None
+        try:
+            return shape_of(name, body)
+        except Unreadable as error:
+            return UnreadRows(str(error))
+        except MISREAD as error:
+            return UnreadRows(f"table {name.schema}.{name.table} cannot be read: {error}")
 
 
 def probe(place: Place, server_id: int) -> None:
     """Raise unless the server sends its binary log to this user."""
-    with contextlib.closing(_stream(place, {}, server_id, _StreamConnection, only_events=[RotateEvent])) as stream:
-        try:
-            with translating_errors(place):
-                stream.fetchone()
-        except LogUnavailable as error:
-            if getattr(error, "code", 0) != POSITION_GONE:  # that is only said to those who may read
-                raise
+    try:
+        with translating_errors(place), contextlib.closing(events(place, {}, server_id)) as sent:
+            next(sent)
+    except LogUnavailable as error:
+        if getattr(error, "code", 0) != POSITION_GONE:  # that is only said to those who may read
+            raise
 
 
 def first_gtid(place: Place, state: GtidState, domain: int, server_id: int) -> Gtid | None:
     """The first transaction of a domain after a state, if the log has one."""
-    # The server says that there is nothing more by a heartbeat. It could be asked to end the connection instead; but
-    # the library sends a byte too many with its request, and a connection that ends with a byte unread takes along what
-    # was on its way.
-    events = [MariadbGtidEvent, HeartbeatLogEvent]
-    stream = _stream(place, state, server_id, _StreamConnection, True, only_events=events, slave_heartbeat=0.2)
-    with contextlib.closing(stream), translating_errors(place):
-        for event in iter(stream.fetchone, None):
-            if isinstance(event, HeartbeatLogEvent):
+    # The server says that there is nothing more by a heartbeat.
+    sent = events(place, state, server_id, heartbeat=PROBE_HEARTBEAT_S)
+    with contextlib.closing(sent), translating_errors(place):
+        for event in sent:
+            if event.type == HEARTBEAT:
                 break
-            if event.domain_id == domain:
-                return Gtid(event.domain_id, event.server_id, event.gtid_seq_no)
+            if event.type == GTID and (gtid := transaction_of(event).gtid).domain == domain:
+                return gtid
     return None
 
 
-class _StreamConnection(Connection):  # type: ignore[misc]  # the library has no type hints
-    """A connection that, when it breaks, says so in a way that the client library does not take care of."""
-
-    def __init__(self, db: str | None = None, **settings: Any) -> None:
-        super().__init__(database=db, **settings)
-
-    def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
-        try:
-            return super()._read_packet(packet_type)
-        except pymysql.err.OperationalError as error:
-            if number(error) in (2006, 2013):
-                raise Broken(*error.args) from error
-            raise
-
-
-def _stream(
-    place: Place, state: GtidState, server_id: int, connect: Callable[..., Any], blocking: bool = False, **options: Any
-) -> Any:
-    timeouts = {"connect_timeout": 10, "read_timeout": SILENCE_TIMEOUT_S, "write_timeout": SILENCE_TIMEOUT_S}
-    return BinLogStreamReader(
-        connection_settings={**place.settings(), **timeouts},
-        server_id=server_id,
-        auto_position=state_text(state),
-        is_mariadb=True,
-        blocking=blocking,
-        pymysql_wrapper=connect,
-        # A table's form is kept by its id, which is another after each change; what a rotation means is our business.
-        freeze_schema=True,
-        filter_non_implemented_events=False,
-        enable_logging=False,
-        **options,
-    )
-
-
-def _rows(event: Any, kind: type, shape: Shape) -> Rows:
-    present: tuple[bytes, ...] = (event.columns_present_bitmap,)
-    if kind is UpdateRowsEvent:
-        present += (event.columns_present_bitmap2,)
-    data = event.packet.read(event.event_size - event.packet.read_bytes)
-    return Rows(shape, OPERATIONS[kind], data, present)
-
-
-def _check_checksum(place: Place, event: Any) -> None:
-    if event.checksum_algorithm != CRC32:
-        raise LogUnavailable(
-            f"a part of the binary log of MariaDB at {place} was written without checksums, and the client library "
-            "misreads it: SET GLOBAL binlog_checksum = 'CRC32', and to go on without that part, "
-            "PURGE BINARY LOGS BEFORE NOW()"
-        )
+def _rows(event: BinlogEvent, shape: Shape) -> Rows:
+    body, at = event.body, 8
+    if event.type in LONG_HEADERS:
+        at += int.from_bytes(body[at : at + 2], "little")
+    count, at = counted(body, at)
+    size = (count + 7) >> 3
+    present: tuple[bytes, ...] = (body[at : at + size],)
+    if event.type in UPDATES:
+        present += (body[at + size : at + 2 * size],)
+    data = body[at + size * len(present) :]
+    return Rows(shape, OPERATIONS[event.type], inflated(data) if event.type in COMPRESSED_ROWS else data, present)
 
 
 def _undecodable(place: Place, error: Exception) -> LogUnavailable:

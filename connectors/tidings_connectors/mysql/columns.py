@@ -17,8 +17,7 @@ import pyarrow.compute as pc
 
 from tidings.errors import LogUnavailable
 from tidings_connectors.cdc.changes import Kind
-from tidings_connectors.mysql.client_library import charset_by_name
-from tidings_connectors.mysql.values import ENCODINGS, Text, decoding
+from tidings_connectors.mysql.values import Text, decoding
 
 SESSION = "SET SESSION sql_mode = '', time_zone = '+00:00', character_set_results = NULL"
 """Nothing is padded, zero dates are dates, times are in UTC, and texts are in the character sets of their columns."""
@@ -60,7 +59,7 @@ def form_of(column: str, type: str, charset: str | None, collation: str | None) 
             return ColumnForm(_moments, literal=f"CAST(UNHEX(%s) AS {sized.replace('timestamp', 'datetime')})")
         case "char" | "varchar" | "tinytext" | "text" | "mediumtext" | "longtext":
             return ColumnForm(
-                decoding(_name(charset)), literal=f"CONVERT(UNHEX(%s) USING {charset}) COLLATE {collation}"
+                decoding(charset or "utf8mb4"), literal=f"CONVERT(UNHEX(%s) USING {charset}) COLLATE {collation}"
             )
         case "binary" | "varbinary" | "tinyblob" | "blob" | "mediumblob" | "longblob":
             return ColumnForm(decoding("binary"), literal="UNHEX(%s)")
@@ -75,17 +74,9 @@ def form_of(column: str, type: str, charset: str | None, collation: str | None) 
             return ColumnForm(decoding("binary"))
         case "bit":
             return ColumnForm(functools.partial(_each, functools.partial(_bits, int(size))))
-        case "enum":
-            return ColumnForm(functools.partial(_each, _member), select="CONCAT({0} + 0, ':', CAST({0} AS BINARY))")
-        case "set":
-            return ColumnForm(functools.partial(_each, functools.partial(_members, ENCODINGS.get(_name(charset)))))
+        case "enum" | "set":
+            return ColumnForm(decoding(charset or "utf8mb4"))
     raise LogUnavailable(f"column {column!r} has type {type}, which a snapshot does not read yet")
-
-
-def _name(charset: str | None) -> str:
-    """What the client library calls a character set."""
-    found = charset_by_name(charset or "", "mariadb")
-    return str(found.encoding) if found else "utf8"
 
 
 # Columns of text
@@ -116,25 +107,3 @@ def _each(made: Any, values: Sequence[Any]) -> pa.StringArray:
 
 def _bits(count: int, value: bytes) -> str:
     return f"{int.from_bytes(value, 'big'):0{count}b}"
-
-
-def _member(value: bytes) -> str:
-    """A member of an ENUM, from its number and its name; the log has the number if it has no name."""
-    number, _, name = value.partition(b":")
-    return "" if number == b"0" else _logged(name) or number.decode()
-
-
-def _members(encoding: str | None, value: bytes) -> str:
-    try:
-        members = [one.encode(encoding) for one in value.decode(encoding).split(",")] if encoding else value.split(b",")
-    except UnicodeError:
-        members = value.split(b",")
-    return ",".join(map(_logged, members))
-
-
-def _logged(name: bytes) -> str:
-    """The name of a member of an ENUM or SET as the log has it: UTF-8, whatever its character set is, or nothing."""
-    try:
-        return name.decode()
-    except UnicodeDecodeError:
-        return ""

@@ -7,7 +7,7 @@ A position is a GTID: the same on a primary and on its replicas, so that a reade
 never a file and an offset, which differ from server to server.
 
 What a binary log does not tell: that a column is JSON, which in MariaDB is text; what an `ALTER TABLE ... TRUNCATE
-PARTITION` removed; and when an XA transaction is prepared, whether it will be committed, so its rows come then.
+PARTITION` removed; and what foreign keys with `ON DELETE CASCADE` and the like did to other tables.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from tidings_connectors.mysql.mariadb_gtid import (
 )
 from tidings_connectors.mysql.options import MysqlOptions, Place, place_of
 from tidings_connectors.mysql.preflight import check_server
+from tidings_connectors.mysql.prepared import find_prepared
 from tidings_connectors.mysql.reader import MysqlReader
 from tidings_connectors.mysql.snapshot import MysqlTables
 
@@ -107,6 +108,7 @@ class MysqlLog(TailedLogBase):
             self._take_snapshot()
 
     def bounds(self) -> dict[int, Bounds]:
+        """What is held. Where there is a snapshot, it begins there: what came before in the server's log is in it."""
         return self._held(BOUNDS_MAX_AGE_S)
 
     def reader(self) -> Reader:
@@ -133,6 +135,7 @@ class MysqlLog(TailedLogBase):
 
     def open_feed(self, seq: int) -> tuple[Feed, GtidState]:
         """The log from this transaction on, or from one before it, and the state that it comes after."""
+        check_server(self._connection, self._server_id())  # it may be set up otherwise by now
         with self._lock:
             known = max((number for number in self._known if number < max(seq, 1)), default=-1)
             state = self._known.get(known)
@@ -141,10 +144,18 @@ class MysqlLog(TailedLogBase):
             state = written if state is None or seq_in(written, self.options.domain) > known else state
         if seq_in(state, self.options.domain) >= max(seq, 1):
             raise ServerError(f"MariaDB at {self._place} has just purged transaction {seq}", POSITION_GONE)
-        feed = Feed(self._place, state, self.options.watched, self._server_id())
+        return self._feed(state, Gtid(self.options.domain, 0, seq)), state
+
+    def open_prepared(self, xid: str, end: Gtid) -> Feed | None:
+        """The log from where an XA transaction was prepared; None if that is gone."""
+        place = find_prepared(self._place, self._files(), self._state_at, xid, end, self._server_id)
+        return None if place is None else self._feed(place.state, place.gtid)
+
+    def _feed(self, state: GtidState, first: Gtid) -> Feed:
+        feed = Feed(self._place, state, first, self.options.watched, self._server_id())
         with self._lock:
             self._feeds.add(feed)
-        return feed, state
+        return feed
 
     def remember(self, state: GtidState) -> None:
         """A state that a reader has met: the server knows it."""
@@ -163,13 +174,15 @@ class MysqlLog(TailedLogBase):
             self._known.clear()
 
     def check(self, after: Positions) -> None:
-        check_held(self.stream_name, self._held(0)[0], after)
+        check_held(self.stream_name, self._bounds_with_snapshot(self._logged(0)), after)
 
     # What the server says
 
     def _held(self, age: float) -> dict[int, Bounds]:
         """The bounds of all shards, not older than so many seconds: of the log, and of the snapshot before it."""
         held = self._bounds_with_snapshot(self._logged(age))
+        if self._snapshot is not None and self._snapshot.covers():
+            held = Bounds(max(held.floor, self._snapshot.note().runs[0].before), held.head)
         with self._lock:
             if self._bounds.get(0) != held:
                 self._bounds = dict.fromkeys(range(self.shards), held)
@@ -222,7 +235,13 @@ class MysqlLog(TailedLogBase):
         raise LogUnavailable(f"MariaDB at {self._place} purges its binary logs faster than they can be looked at")
 
     def _state_before(self, seq: int) -> GtidState:
-        """The state at the beginning of the newest log that does not begin after this transaction."""
+        """The state at the beginning of the newest log that does not begin after this transaction.
+
+        If there are other domains, not after the one before it either: what is lost between the two is told with this.
+        """
+        ((written,),) = self._connection.ask("SELECT @@GLOBAL.gtid_binlog_pos")
+        if self.options.other_domains == "lost" and parse_state(written).keys() - {self.options.domain}:
+            seq -= 1
         files = self._files()
         _, found = self._oldest()
         low, high = 0, len(files)  # the log that is looked for is one of these

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pydantic import Field, field_validator
@@ -32,6 +32,8 @@ class MysqlOptions(SnapshotOptions):
     """The tables that are watched, each as `database.table`."""
     domain: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """The GTID domain whose transactions are read."""
+    other_domains: Literal["lost", "ignored"] = "lost"
+    """What becomes of changes of watched tables in other domains: they are told of as lost, or are of no concern."""
     server_id: Annotated[int, Field(ge=1, le=MAX_SERVER_ID - 1000)] | None = None
     """The first of the numbers by which readers are known to the server; each takes the next."""
     defaults_file: str | None = None

@@ -15,8 +15,6 @@ SETTINGS = {
     "binlog_format": ("ROW", "rows that changed are not in the binary log"),
     "binlog_row_image": ("FULL", "the binary log has parts of rows only"),
     "binlog_row_metadata": ("FULL", "the binary log does not have the names of columns"),
-    "binlog_checksum": ("CRC32", "the client library misreads tables in a binary log without checksums"),
-    "log_bin_compress": ("OFF", "the client library cannot read compressed events"),
 }
 """What each variable must be, and what is wrong if it is not."""
 

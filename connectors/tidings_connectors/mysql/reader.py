@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections import deque
 from typing import NamedTuple, Protocol
@@ -10,27 +9,23 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 
-from tidings.errors import LogUnavailable
+from tidings.errors import LogUnavailable, PositionsLost
 from tidings.logs import Read, ends
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
-from tidings_connectors.cdc.changes import Changes
 from tidings_connectors.cdc.mapping import updates_of
 from tidings_connectors.cdc.positions import later
-from tidings_connectors.mysql.binlog import Begin, End, Feed, Item, Rows, Statement
+from tidings_connectors.mysql.binlog import Begin, End, Feed, Item, Resolution, UnreadRows
 from tidings_connectors.mysql.connection import POSITION_GONE, ServerError
-from tidings_connectors.mysql.mariadb_gtid import GtidState, after_transaction, seq_in
+from tidings_connectors.mysql.mariadb_gtid import Gtid, GtidState
 from tidings_connectors.mysql.options import MysqlOptions
-from tidings_connectors.mysql.rows import Draft, Shape, changed, savepoint_of, truncated, truncated_table
+from tidings_connectors.mysql.sequencer import Loss, Sequencer
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for rows, and gathers them
 LINGER_S = 0.002  # that a read waits for more rows when it has some
-HOLD_BYTES = 2**20  # a transaction is held back until its end has come, unless it is larger than this
 REOPEN_AHEAD_TRANSACTIONS = 100_000  # to open the log anew is cheaper than to read up to there
 IDLE_CHECK_INTERVAL_S = 1.0  # after which an idle reader looks whether the log still reaches up to it
-WRITE_STATEMENTS = ("INSERT", "UPDATE", "DELETE", "REPLACE", "LOAD")
-
-logger = logging.getLogger(__name__)
+ELSEWHERE_PATIENCE_S = 60.0  # that a loss in another domain waits for a transaction of ours to be told of
 
 
 class BinlogSource(Protocol):
@@ -43,6 +38,9 @@ class BinlogSource(Protocol):
     def open_feed(self, seq: int) -> tuple[Feed, GtidState]:
         """The items of the log from this transaction on, or from one before it, and the state that they come after."""
 
+    def open_prepared(self, xid: str, end: Gtid) -> Feed | None:
+        """The items of the log from where this XA transaction was prepared, which `end` ends; None if that is gone."""
+
     def remember(self, state: GtidState) -> None:
         """A state that a reader has met: the server knows it."""
 
@@ -53,137 +51,11 @@ class BinlogSource(Protocol):
         """Raise unless the log holds what comes after these positions, and reaches up to them."""
 
 
-class Undone(NamedTuple):
-    """Rows of a transaction that went back to a savepoint before them."""
+class Unread(NamedTuple):
+    """What was gathered, and is not handed out yet: rows, and what is missing between them."""
 
-    rows: Rows
-
-
-class Sequencer:
-    """Puts numbers on the rows of transactions, and gathers them as changes, table by table."""
-
-    def __init__(self, start: Position, state: GtidState, options: MysqlOptions) -> None:
-        self.place = start
-        """Everything up to here was gathered, or is no row of ours."""
-        self.state = dict(state)
-        """The last transaction of each domain that has ended."""
-        self.count = 0
-        """How many rows are gathered."""
-        self._start = start
-        self._options = options
-        self._watched = options.watched
-        self._begun: Begin | None = None
-        self._ours = False
-        self._index = 0
-        self._held: list[Rows | Undone | Statement] = []
-        self._held_bytes = 0
-        self._drafts: dict[Shape, Draft] = {}
-        self._truncations: list[Changes] = []
-
-    def add(self, item: Item) -> None:
-        """Take the next item."""
-        match item:
-            case Rows():
-                if self._ours:
-                    self._held.append(item)
-                    self._held_bytes += len(item.data)
-                    if self._held_bytes > HOLD_BYTES:
-                        self._release()
-            case Statement():
-                if self._ours:
-                    self._held.append(item)
-                    self._go_back(item.text)
-            case Begin():
-                self._check_order(item)
-                self._begun = item
-                self._ours = item.gtid.domain == self._options.domain and item.gtid.seq >= self._start.seq
-                self._index = 0
-            case End():
-                self._end(item.kept)
-
-    def changes(self) -> list[Changes]:
-        """What was gathered, table by table."""
-        made = [draft.changes() for draft in self._drafts.values() if len(draft)] + self._truncations
-        self._drafts, self._truncations, self.count = {}, [], 0
-        return made
-
-    def _end(self, kept: bool) -> None:
-        if kept:
-            self._release()
-        begun, self._begun = self._begun, None
-        if begun is not None and not kept and self._ours and self._index:
-            logger.warning("transaction %s was broken off after %d of its rows were read", begun.gtid, self._index)
-        self._held, self._held_bytes, self._ours = [], 0, False
-        if begun is None or not kept:
-            return
-        self.state[begun.gtid.domain] = begun.gtid
-        if begun.gtid.domain == self._options.domain:
-            self.place = max(self.place, after_transaction(begun.gtid.seq))
-
-    def _check_order(self, begun: Begin) -> None:
-        last = seq_in(self.state, begun.gtid.domain)
-        if begun.gtid.domain == self._options.domain and begun.gtid.seq <= last:
-            raise LogUnavailable(
-                f"transaction {begun.gtid} comes after number {last} in the binary log, so that positions have no "
-                "order: SET GLOBAL gtid_strict_mode = ON"
-            )
-
-    def _go_back(self, statement: str) -> None:
-        """Undo what came after a savepoint, if that is what the statement does.
-
-        Mostly the server itself leaves out what was undone, but not when tables without transactions were written too.
-        """
-        back, name = savepoint_of(statement) or (False, "")
-        if not back:
-            return
-        made = [at for at, item in enumerate(self._held) if isinstance(item, Statement) and made_by(item, name)]
-        if not made:
-            logger.warning("a part of a transaction was undone after its rows were handed out: %s", self._begun)
-        for at in range(made[-1] if made else 0, len(self._held)):
-            if isinstance(item := self._held[at], Rows):
-                self._held[at] = Undone(item)
-
-    def _release(self) -> None:
-        """Gather what was held back."""
-        if not self._held or self._begun is None:
-            return
-        for item in self._held:
-            match item:
-                case Rows():
-                    self._gather(item, self._begun)
-                case Undone():  # it has numbers all the same, so that these do not depend on when it was undone
-                    self._index += len(changed(Draft(item.rows.shape), *item.rows[1:3], *item.rows.present))
-                case Statement():
-                    self._understand(item, self._begun)
-        self._held, self._held_bytes = [], 0
-        self.place = max(self.place, Position(self._begun.gtid.seq, self._index - 1))
-
-    def _gather(self, rows: Rows, begun: Begin) -> None:
-        draft = self._drafts.get(rows.shape)
-        if draft is None:
-            draft = self._drafts[rows.shape] = Draft(rows.shape)
-        found = changed(draft, rows.operation, rows.data, *rows.present)
-        first, self._index = self._index, self._index + len(found)
-        if begun.gtid.seq == self._start.seq and (passed := self._start.index + 1 - first) > 0:
-            found, first = found[passed:], first + passed
-        draft.add(found, begun.gtid.seq, first, begun.time)
-        self.count += len(found)
-
-    def _understand(self, statement: Statement, begun: Begin) -> None:
-        table = truncated_table(statement.database, statement.text)
-        if table in self._watched and table is not None:
-            at = Position(begun.gtid.seq, self._index)
-            self._index += 1
-            if at > self._start:
-                self._truncations.append(truncated(*table, self._options, at.seq, at.index, begun.time))
-                self.count += 1
-        elif statement.text.startswith("XA ROLLBACK"):
-            logger.warning("%s: what it undoes was handed out when it was prepared (%s)", statement.text, begun.gtid)
-        elif statement.text.lstrip()[:7].upper().startswith(WRITE_STATEMENTS) and self._names_watched(statement.text):
-            logger.warning("transaction %s is logged as a statement: what rows it changed is not known", begun.gtid)
-
-    def _names_watched(self, statement: str) -> bool:
-        return any(table in statement for _, table in self._watched)
+    rows: pa.Table
+    losses: list[Loss]
 
 
 class MysqlReader:
@@ -192,9 +64,11 @@ class MysqlReader:
     def __init__(self, source: BinlogSource) -> None:
         self._source = source
         self._feed: Feed | None = None
+        self._detour: Feed | None = None  # to rows that were prepared earlier in the log than they are committed
         self._sequencer: Sequencer | None = None
         self._items: deque[Item] = deque()
-        self._left: pa.Table | None = None  # rows that were gathered, and are not handed out yet
+        self._detour_items: deque[Item] = deque()
+        self._left: Unread | None = None
         self._start = self._stand = Position(-1)
         self._seen: dict[int, Position] = {}  # the last row of each shard that was gathered and is not left
         self._checked = 0.0
@@ -205,7 +79,7 @@ class MysqlReader:
             return Read(SCHEMA.empty_table(), after)
         try:
             sequencer = self._opened(after)
-            rows = self._left if self._left is not None else self._gathered(sequencer, limit)
+            unread = self._left if self._left is not None else self._gathered(sequencer, limit)
         except ServerError as error:
             self.close()
             if error.code == POSITION_GONE:
@@ -215,16 +89,17 @@ class MysqlReader:
         except BaseException:
             self.close()
             raise
-        return self._handed_out(sequencer, rows, after, limit)
+        return self._handed_out(sequencer, unread, after, limit)
 
     def close(self) -> None:
         """Let go of the connection; a later read makes a new one."""
-        if self._feed is not None:
-            self._feed.close()
+        for feed in (self._feed, self._detour):
+            if feed is not None:
+                feed.close()
         if self._sequencer is not None:
             self._source.remember(self._sequencer.state)
-        self._feed = self._sequencer = self._left = None
-        self._items = deque()
+        self._feed = self._detour = self._sequencer = self._left = None
+        self._items, self._detour_items = deque(), deque()
 
     def _opened(self, after: Positions) -> Sequencer:
         """What stands where these positions can be read on from."""
@@ -240,41 +115,99 @@ class MysqlReader:
             self._checked = time.monotonic()
         return self._sequencer
 
-    def _gathered(self, sequencer: Sequencer, limit: int) -> pa.Table:
+    def _gathered(self, sequencer: Sequencer, limit: int) -> Unread:
         """About so many rows, or what comes within a short time, in their order."""
-        assert self._feed is not None
         deadline = time.monotonic() + POLL_TIMEOUT_S
         while sequencer.count < limit:
-            if not self._items:
-                left = deadline - time.monotonic()
-                if left > 0:
-                    self._items = self._feed.take(min(left, LINGER_S) if sequencer.count else left)
-                if not self._items:
-                    break
-            sequencer.add(self._items.popleft())
+            left = deadline - time.monotonic()
+            item = self._next(min(left, LINGER_S) if sequencer.count else left)
+            if item is None:
+                break
+            sequencer.add(item)
+            if sequencer.wanted is not None:
+                self._go_to_prepared(sequencer)
         self._source.remember(sequencer.state)
-        return ordered([updates_of(one, self._source.options, self._source.shards) for one in sequencer.changes()])
+        gathered = sequencer.gathered()
+        options, shards = self._source.options, self._source.shards
+        return Unread(ordered([updates_of(one, options, shards) for one in gathered.changes]), gathered.losses)
 
-    def _handed_out(self, sequencer: Sequencer, rows: pa.Table, after: Positions, limit: int) -> Read:
+    def _next(self, timeout: float) -> Item | None:
+        """The next item; None if there is none within so many seconds."""
+        while self._detour is not None:
+            if not self._detour_items and timeout > 0:
+                self._detour_items = self._detour.take(timeout)
+            if not self._detour_items:
+                return None
+            item = self._detour_items.popleft()
+            if isinstance(item, End):
+                self._detour.close()
+                self._detour, self._detour_items = None, deque()
+            elif not isinstance(item, Begin | Resolution):
+                return item
+        assert self._feed is not None
+        if not self._items and timeout > 0:
+            self._items = self._feed.take(timeout)
+        return self._items.popleft() if self._items else None
+
+    def _go_to_prepared(self, sequencer: Sequencer) -> None:
+        """An XA transaction was committed, and its rows are not at hand: read them where it was prepared."""
+        xid, sequencer.wanted = sequencer.wanted, None
+        end = sequencer.gtid
+        if xid is not None and end is not None:
+            self._detour = self._source.open_prepared(xid, end)
+            if self._detour is None:
+                sequencer.add(
+                    UnreadRows(f"transaction {end} commits XA transaction {xid}, and where it was prepared is purged")
+                )
+
+    def _handed_out(self, sequencer: Sequencer, unread: Unread, after: Positions, limit: int) -> Read:
         """Of these rows, those that are asked for, at most so many; the others are left for the next read."""
+        rows, losses = unread
+        stand, self._left = sequencer.place, None
+        while losses and min(after.values()) >= losses[0].at:
+            self._pass(losses[0], after)
+            losses = losses[1:]
+        if losses:
+            stand = losses[0].at.before
+            count = int(np.count_nonzero(~later(rows, Positions(dict.fromkeys(range(self._source.shards), stand)))))
+            self._left, rows = Unread(rows.slice(count), losses), rows.slice(0, count)
         wanted = np.flatnonzero(later(rows, after))
-        self._left, self._stand = None, sequencer.place
         if len(wanted) > limit:
             cut = int(wanted[limit - 1]) + 1
-            wanted, self._left, rows = wanted[:limit], rows.slice(cut), rows.slice(0, cut)
-            self._stand = Position(rows["seq"][-1].as_py(), rows["index"][-1].as_py())
+            wanted, self._left, rows = wanted[:limit], Unread(unread.rows.slice(cut), losses), rows.slice(0, cut)
+            stand = Position(rows["seq"][-1].as_py(), rows["index"][-1].as_py())
         self._seen |= ends(rows)
+        self._stand = stand
         chosen = rows if len(wanted) == len(rows) else rows.take(wanted)
-        upto = Positions({shard: max(at, self._stand) for shard, at in after.items()})
-        if not len(chosen) and time.monotonic() > self._checked + IDLE_CHECK_INTERVAL_S:
-            self._source.check(upto)
-            self._checked = time.monotonic()
+        upto = Positions({shard: max(at, stand) for shard, at in after.items()})
+        if not len(chosen):
+            self._tell_losses(losses, after, upto)
+            self._look_around(sequencer, upto)
         return Read(chosen, upto)
 
+    def _tell_losses(self, losses: list[Loss], after: Positions, upto: Positions) -> None:
+        """Raise if nothing is left to be read before the first loss."""
+        if losses and upto == after:
+            at, reason = losses[0]
+            lost = {shard: (at, at) for shard, stand in after.items() if stand < at}
+            raise PositionsLost(f"stream {self._source.stream_name!r} lacks updates at {at}: {reason}", lost, reason)
 
-def made_by(statement: Statement, savepoint: str) -> bool:
-    """Whether a statement makes a savepoint of this name."""
-    return savepoint_of(statement.text) == (False, savepoint)
+    def _pass(self, loss: Loss, after: Positions) -> None:
+        """Whoever comes from before it will have to read it again."""
+        self._start = max(self._start, loss.at)
+        self._seen |= {shard: max(self._seen.get(shard, loss.at), loss.at) for shard in after}
+
+    def _look_around(self, sequencer: Sequencer, upto: Positions) -> None:
+        """Nothing comes: see that the log is still there, and that nothing comes elsewhere."""
+        if sequencer.elsewhere is not None and time.monotonic() > sequencer.elsewhere[0] + ELSEWHERE_PATIENCE_S:
+            raise LogUnavailable(
+                f"stream {self._source.stream_name!r} reads domain {self._source.options.domain}, in which nothing "
+                f"happens, and {sequencer.elsewhere[1]}: make a stream with the option 'domain' for them, or set "
+                "'other_domains' to 'ignored'"
+            )
+        if time.monotonic() > self._checked + IDLE_CHECK_INTERVAL_S:
+            self._source.check(upto)
+            self._checked = time.monotonic()
 
 
 def ordered(tables: list[pa.Table]) -> pa.Table:

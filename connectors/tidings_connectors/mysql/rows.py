@@ -7,17 +7,18 @@ may have other columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from tidings.errors import LogUnavailable
+from tidings.positions import Position
 from tidings_connectors.cdc.changes import DELETE, INSERT, TRUNCATE, UPDATE, Changes, Column
 from tidings_connectors.cdc.mapping import RowMapping, fields
-from tidings_connectors.mysql.values import Reading, reading_of
+from tidings_connectors.mysql.table_map import LoggedColumn, LoggedName, table_of
+from tidings_connectors.mysql.values import Reading, UndecodableValues, Unreadable, reading_of
 
 Image = list[Any]
 """A row: a raw value a column; None where it is NULL."""
@@ -27,14 +28,6 @@ UNKNOWN = object()
 
 HIDDEN = re.compile(r"DB_ROW_HASH_\d+")
 """A column that the server adds to a table with a unique key of any length, and shows to nobody."""
-
-_NAME = r"(?:`(?:[^`]|``)+`|\"(?:[^\"]|\"\")+\"|[\w$]+)"
-_COMMENT = r"(?:\s|/\*.*?\*/|--\s[^\n]*\n|\#[^\n]*\n)*"
-_TRUNCATE = re.compile(
-    rf"{_COMMENT}TRUNCATE{_COMMENT}(?:TABLE\b)?{_COMMENT}({_NAME})(?:\s*\.\s*({_NAME}))?", re.IGNORECASE | re.DOTALL
-)
-
-_SAVEPOINT = re.compile(rf"(?:(SAVEPOINT)|ROLLBACK\s+TO(?:\s+SAVEPOINT)?)\s+({_NAME})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,18 +70,24 @@ class Shape:
         return takes, None if len(places) == len(self.names) else places
 
 
-def shape_of(event: Any) -> Shape:
-    """The table that an event of the client library describes."""
-    if not event.optional_metadata.column_name_list:
-        raise LogUnavailable(
-            f"the binary log has rows of {event.schema}.{event.table} without names of columns, since they were "
-            "written before binlog_row_metadata was FULL: to go on without them, FLUSH BINARY LOGS and then "
-            "PURGE BINARY LOGS BEFORE NOW()"
+def shape_of(name: LoggedName, body: bytes) -> Shape:
+    """The table that the body of an event describes; `Unreadable` says why its rows cannot be read."""
+    described = table_of(body, name.end)
+    if not described.named:
+        raise Unreadable(
+            f"table {name.schema}.{name.table} has rows without names of columns in the binary log, since they were "
+            "written before binlog_row_metadata was FULL"
         )
-    names = tuple(column.name for column in event.columns)
-    places = event.optional_metadata.simple_primary_key_list or list(event.optional_metadata.primary_keys_with_prefix)
-    readings = tuple(map(reading_of, event.columns))
-    return Shape(event.schema, event.table, names, tuple(names[place] for place in places), readings)
+    names = tuple(column.name for column in described.columns)
+    readings = tuple(_reading(name, column) for column in described.columns)
+    return Shape(name.schema, name.table, names, tuple(names[place] for place in described.key), readings)
+
+
+def _reading(name: LoggedName, column: LoggedColumn) -> Reading:
+    try:
+        return reading_of(column)
+    except Unreadable as error:
+        raise Unreadable(f"column {column.name!r} of table {name.schema}.{name.table} {error}") from None
 
 
 def _image(takes: list[Any], data: bytes, at: int) -> tuple[Image, int]:
@@ -110,6 +109,14 @@ def _image(takes: list[Any], data: bytes, at: int) -> tuple[Image, int]:
             add(value)
         nulls >>= 1
     return image, at
+
+
+class UnreadableRows(Unreadable):
+    """Some rows of a draft cannot be read; `places` says which."""
+
+    def __init__(self, message: str, places: list[int]) -> None:
+        super().__init__(message)
+        self.places = places
 
 
 @dataclass
@@ -136,22 +143,38 @@ class Draft:
         self.indexes += range(first, first + count)
         self.times += [time] * count
 
-    def changes(self) -> Changes:
-        """The changes, column by column."""
+    def changes(self, lose: Callable[[Position, str], None]) -> Changes | None:
+        """The changes, column by column; None if there are none. `lose` is told of rows that cannot be read."""
         shape = self.shape
-        columns = [
-            self._column(name, reading, values)
-            for name, reading, values in zip(shape.names, shape.readings, zip(*self.images, strict=True), strict=True)
-            if not HIDDEN.fullmatch(name)
-        ]
-        return _changes(shape.schema, shape.table, columns, shape.key, self)
+        while self.images:
+            try:
+                columns = [
+                    self._column(name, reading, values)
+                    for name, reading, values in zip(
+                        shape.names, shape.readings, zip(*self.images, strict=True), strict=True
+                    )
+                    if not HIDDEN.fullmatch(name)
+                ]
+            except UnreadableRows as error:
+                for place in reversed(error.places):
+                    lose(Position(self.seqs[place], self.indexes[place]), str(error))
+                    for kept in (self.images, self.operations, self.seqs, self.indexes, self.times):
+                        del kept[place]
+            else:
+                return _changes(shape.schema, shape.table, columns, shape.key, self)
+        return None
 
     def _column(self, name: str, reading: Reading, values: Sequence[Any]) -> Column:
         unknown = None
         if self.partial and UNKNOWN in values:
             unknown = pa.array([value is UNKNOWN for value in values])
             values = [None if value is UNKNOWN else value for value in values]
-        return Column(name, reading.text(values), reading.kind, unknown)
+        try:
+            return Column(name, reading.text(values), reading.kind, unknown)
+        except UndecodableValues as error:
+            raise UnreadableRows(
+                f"column {name!r} of table {self.shape.schema}.{self.shape.table} {error}", error.places
+            ) from None
 
 
 def changed(draft: Draft, operation: str, data: bytes, *present: bytes) -> list[tuple[str, Image]]:
@@ -186,37 +209,6 @@ def truncated(schema: str, table: str, mapping: RowMapping, seq: int, index: int
     return _changes(schema, table, columns, (), draft)
 
 
-def truncated_table(database: str, statement: str) -> tuple[str, str] | None:
-    """The database and table that a statement truncates, or None if it does something else.
-
-    >>> truncated_table("shop", "TRUNCATE TABLE `odd ``name`")
-    ('shop', 'odd `name')
-    >>> truncated_table("shop", "truncate other . items /* generated by server */")
-    ('other', 'items')
-    >>> truncated_table("shop", "DROP TABLE items")
-    """
-    found = _TRUNCATE.match(statement)
-    if found is None:
-        return None
-    first, second = found.groups()
-    return (_bare(first), _bare(second)) if second else (database, _bare(first))
-
-
-def savepoint_of(statement: str) -> tuple[bool, str] | None:
-    """The savepoint that a statement makes, or goes back to, which is True; None if it does something else.
-
-    >>> savepoint_of("ROLLBACK TO `here`"), savepoint_of("SAVEPOINT `here`"), savepoint_of("XA END 1")
-    ((True, 'here'), (False, 'here'), None)
-    """
-    found = _SAVEPOINT.fullmatch(statement)
-    return (found[1] is None, _bare(found[2]).lower()) if found else None
-
-
-def _bare(name: str) -> str:
-    mark = name[0]
-    return name[1:-1].replace(mark * 2, mark) if mark in '`"' else name
-
-
 def _changes(schema: str, table: str, columns: Sequence[Column], key: Sequence[str], draft: Draft) -> Changes:
     times = pa.array(np.array(draft.times, np.int64) * 1_000_000).cast(pa.timestamp("us", "UTC"))
     operations = pa.array(draft.operations, pa.string())
@@ -239,8 +231,6 @@ __all__ = [
     "Draft",
     "Shape",
     "changed",
-    "savepoint_of",
     "shape_of",
     "truncated",
-    "truncated_table",
 ]

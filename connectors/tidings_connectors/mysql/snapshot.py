@@ -33,6 +33,7 @@ from tidings_connectors.mysql.connection import (
 from tidings_connectors.mysql.consistent_snapshot import begin
 from tidings_connectors.mysql.mariadb_gtid import parse_state, seq_in
 from tidings_connectors.mysql.options import MysqlOptions, Place
+from tidings_connectors.mysql.values import Unreadable
 
 CHUNK_BYTES = 64 * 2**20
 READ_TIMEOUT_S = 600.0  # until a table's next row
@@ -99,11 +100,20 @@ class MysqlTable:
 
     def _piece(self, rows: list[tuple[bytes | None, ...]]) -> Piece:
         columns = [
-            Column(name, form.text(values), form.kind)
+            self._column(name, form, values)
             for (name, form), values in zip(self.columns.items(), zip(*rows, strict=True), strict=True)
         ]
         end = dict(zip(self.columns, rows[-1], strict=True))
         return Piece(columns, [(end[name] or b"").hex() for name in self.order] or None)
+
+    def _column(self, name: str, form: ColumnForm, values: Sequence[Any]) -> Column:
+        try:
+            return Column(name, form.text(values), form.kind)
+        except Unreadable as error:
+            raise LogUnavailable(
+                f"no snapshot can be taken, since column {name!r} of table {self.schema}.{self.table} {error}: mend "
+                "these values, or take the table out of the option 'tables'"
+            ) from None
 
 
 class MysqlTables:

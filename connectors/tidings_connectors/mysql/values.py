@@ -1,7 +1,7 @@
 """The values in a row of the binary log, read from their bytes.
 
 The client library can do this too, but not without loss: zero dates and empty sets come out as NULL, sets without their
-order, zero timestamps as 1970; and it takes several times as long. So it reads events, and we read what is in them.
+order, zero timestamps as 1970; and it takes several times as long.
 
 A `Reading` takes one value from the bytes at a place and says where the next one begins; what it takes is as raw as can
 be, and `text` makes a column of texts of many of them at once.
@@ -12,57 +12,40 @@ from __future__ import annotations
 import datetime as dt
 import functools
 import struct
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from tidings.errors import LogUnavailable
 from tidings_connectors.cdc.changes import Kind
+from tidings_connectors.mysql.charsets import Decode, decoder
 from tidings_connectors.mysql.client_library import FIELD_TYPE
+from tidings_connectors.mysql.table_map import BLOB_COMPRESSED, VARCHAR_COMPRESSED, LoggedColumn
 
 Take = Callable[[bytes, int], tuple[Any, int]]
 Text = Callable[[Sequence[Any]], pa.StringArray]
 
-ENCODINGS = {
-    "ascii": "ascii",
-    "big5": "big5",
-    "cp1250": "cp1250",
-    "cp1251": "cp1251",
-    "cp1252": "cp1252",
-    "cp1256": "cp1256",
-    "cp1257": "cp1257",
-    "cp850": "cp850",
-    "cp852": "cp852",
-    "cp866": "cp866",
-    "cp932": "cp932",
-    "eucjpms": "euc_jp",
-    "euckr": "euc_kr",
-    "gb2312": "gb2312",
-    "gbk": "gbk",
-    "greek": "iso8859_7",
-    "hebrew": "iso8859_8",
-    "koi8_r": "koi8_r",
-    "koi8_u": "koi8_u",
-    "latin2": "iso8859_2",
-    "latin5": "iso8859_9",
-    "latin7": "iso8859_13",
-    "macce": "mac_latin2",
-    "macroman": "mac_roman",
-    "sjis": "shift_jis",
-    "tis620": "tis_620",
-    "ucs2": "utf_16_be",
-    "ujis": "euc_jp",
-    "utf16": "utf_16_be",
-    "utf16le": "utf_16_le",
-    "utf32": "utf_32_be",
-    "utf8": "utf_8",
-}
-"""MariaDB's character sets, as the client library calls them, and Python's names for them."""
-
+ZLIB_METHOD = 8  # of columns that are compressed
 DIGIT_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)  # of so many decimal digits
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - only ever printed
+
+
+class Unreadable(Exception):
+    """Something in the log cannot be read: the message says what, to stand in a sentence."""
+
+
+MISREAD = (Unreadable, LookupError, ValueError, struct.error, zlib.error)
+"""What comes of bytes that are not what they should be."""
+
+
+class UndecodableValues(Unreadable):
+    """Some values of a column are no texts in its character set; `places` says which."""
+
+    def __init__(self, charset: str, places: list[int]) -> None:
+        super().__init__(f"has bytes that are no text in its character set, {charset}")
+        self.places = places
 
 
 @dataclass(frozen=True)
@@ -74,8 +57,9 @@ class Reading:
     kind: Kind = "text"
 
 
-def reading_of(column: Any) -> Reading:
-    """How to read a column that the client library has described."""
+def reading_of(column: LoggedColumn) -> Reading:
+    """How to read a column; `Unreadable` if that is not known."""
+    detail = column.detail
     match column.type:
         case FIELD_TYPE.TINY | FIELD_TYPE.SHORT | FIELD_TYPE.INT24 | FIELD_TYPE.LONG | FIELD_TYPE.LONGLONG:
             return _integer(column.type, column.unsigned)
@@ -86,31 +70,44 @@ def reading_of(column: Any) -> Reading:
         case FIELD_TYPE.DOUBLE:
             return _fixed("<d", functools.partial(_cast, pa.float64()), "number")
         case FIELD_TYPE.NEWDECIMAL:
-            return Reading(_decimal(column.precision, column.decimals), _texts)
-        case FIELD_TYPE.VARCHAR | FIELD_TYPE.VAR_STRING:
-            return Reading(_counted(2 if column.max_length > 255 else 1), decoding(column.character_set_name))
-        case FIELD_TYPE.STRING:
-            return _string(column)
+            return Reading(_decimal(*detail), _texts)
+        case FIELD_TYPE.VARCHAR:
+            return Reading(_counted(_varchar_width(detail)), decoding(column.charset))
+        case FIELD_TYPE.STRING | FIELD_TYPE.VAR_STRING:
+            return _string(detail, column.charset)
         case FIELD_TYPE.BLOB:
-            return Reading(_counted(column.length_size), decoding(column.character_set_name))
+            return Reading(_counted(detail[0]), decoding(column.charset))
         case FIELD_TYPE.GEOMETRY:
-            return Reading(_counted(column.length_size), _hexes)
+            return Reading(_counted(detail[0]), _hexes)
+        case int() as kind if kind == VARCHAR_COMPRESSED:
+            return Reading(_compressed(_varchar_width(detail)), decoding(column.charset))
+        case int() as kind if kind == BLOB_COMPRESSED:
+            return Reading(_compressed(detail[0]), decoding(column.charset))
         case FIELD_TYPE.ENUM:
-            return Reading(_enum(column.size, column.enum_values or []), _texts)
+            return Reading(_enum(detail[1], members_of(column)), _texts)
         case FIELD_TYPE.SET:
-            return Reading(_set(column.size, column.set_values or []), _texts)
+            return Reading(_set(detail[1], members_of(column)), _texts)
         case FIELD_TYPE.BIT:
-            return Reading(_bit(column.bytes, column.bits), _texts)
+            return Reading(_bit(detail[1] + bool(detail[0]), detail[1] * 8 + detail[0]), _texts)
         case FIELD_TYPE.DATE | FIELD_TYPE.NEWDATE:
             return Reading(_date, _texts)
         case FIELD_TYPE.DATETIME2:
-            return Reading(_datetime(column.fsp), _texts)
+            return Reading(_datetime(detail[0]), _texts)
         case FIELD_TYPE.TIMESTAMP2:
-            return Reading(_timestamp(column.fsp), _texts)
+            return Reading(_timestamp(detail[0]), _texts)
         case FIELD_TYPE.TIME2:
-            return Reading(_time(column.fsp), _texts)
+            return Reading(_time(detail[0]), _texts)
         case other:
-            raise LogUnavailable(f"column {column.name!r} has type {other} of the binary log, which is not read yet")
+            raise Unreadable(f"has type {other} of the binary log, which is not read")
+
+
+def members_of(column: LoggedColumn) -> list[str]:
+    """The names of the members of an ENUM or a SET."""
+    decode = _decode(column.charset)
+    try:
+        return [decode(name) for name in column.members]
+    except UnicodeDecodeError:
+        raise Unreadable(f"has a member that is no text in its character set, {column.charset}") from None
 
 
 # Taking values
@@ -156,12 +153,37 @@ def _counted(width: int) -> Take:
     return take
 
 
-def _string(column: Any) -> Reading:
-    take = _counted(2 if column.max_length > 255 else 1)
-    if not _is_binary(column.character_set_name):
-        return Reading(take, decoding(column.character_set_name))
+def _varchar_width(detail: bytes) -> int:
+    return 2 if int.from_bytes(detail, "little") > 255 else 1
+
+
+def _compressed(width: int) -> Take:
+    """Bytes after their own number; the first says how they are compressed, and how many of them are their size."""
+    take = _counted(width)
+
+    def take_inflated(data: bytes, at: int) -> tuple[bytes, int]:
+        packed, end = take(data, at)
+        if not packed or not packed[0]:
+            return packed[1:], end
+        if packed[0] >> 4 != ZLIB_METHOD:
+            raise Unreadable(f"is compressed by method {packed[0] >> 4}, which is not known")
+        start = 1 + (packed[0] & 7)
+        size = int.from_bytes(packed[1:start], "big")
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS if packed[0] & 8 else zlib.MAX_WBITS)
+        value = inflater.decompress(packed[start:], size)
+        if len(value) != size:
+            raise Unreadable("is compressed, and has another size than it should have")
+        return value, end
+
+    return take_inflated
+
+
+def _string(detail: bytes, charset: str) -> Reading:
+    size = (detail[0] << 4 & 0x300 ^ 0x300) + detail[1]  # its upper bits are hidden in the type
+    take = _counted(2 if size > 255 else 1)
+    if charset != "binary":
+        return Reading(take, decoding(charset))
     # Zeros at the end are left out of a BINARY; its length is fixed, so they can be put back.
-    size = column.max_length
     return Reading(take, lambda values: _hexes([None if one is None else one.ljust(size, b"\0") for one in values]))
 
 
@@ -191,12 +213,10 @@ def _decimal(precision: int, scale: int) -> Take:
 
 
 def _enum(width: int, members: Sequence[str]) -> Take:
-    # The library gives "" for a member that is not UTF-8; its number says more.
-    names = [name or str(number) if number else "" for number, name in enumerate(members)]
+    names = ["", *members]  # the first is what a value becomes that is no member
 
     def take(data: bytes, at: int) -> tuple[str, int]:
-        number = int.from_bytes(data[at : at + width], "little")
-        return names[number] if number < len(names) else str(number), at + width
+        return names[int.from_bytes(data[at : at + width], "little")], at + width
 
     return take
 
@@ -292,30 +312,37 @@ def _hexes(values: Sequence[Any]) -> pa.StringArray:
     return pa.array([None if one is None else "\\x" + one.hex() for one in values], pa.string())
 
 
-def _is_binary(charset: str | None) -> bool:
-    return charset is None or charset == "binary"
+def _decode(charset: str) -> Decode:
+    decode = decoder(charset)
+    if decode is None:
+        raise Unreadable(f"has a character set that is not known, {charset}")
+    return decode
 
 
-def decoding(charset: str | None) -> Text:
-    """How bytes become texts: in this character set, as the client library calls it; in hex, if it is none."""
-    if _is_binary(charset):
+def decoding(charset: str) -> Text:
+    """How bytes become texts: in this character set, as the server names it; in hex, if it is `binary`.
+
+    The texts raise `UndecodableValues` for bytes that are none.
+    """
+    if charset == "binary":
         return _hexes
-    encoding = ENCODINGS.get(charset or "")
+    decode = _decode(charset)
 
     def decoded(values: Sequence[Any]) -> pa.StringArray:
-        if encoding == "utf_8":
-            try:
+        try:
+            if charset.startswith("utf8"):
                 return pa.array(values, pa.binary()).cast(pa.string())
-            except pa.ArrowInvalid:
-                pass
-        return pa.array([None if one is None else _decoded(one, encoding) for one in values], pa.string())
+            return pa.array([None if one is None else decode(one) for one in values], pa.string())
+        except (UnicodeDecodeError, pa.ArrowInvalid):
+            raise UndecodableValues(
+                charset, [at for at, one in enumerate(values) if not _is_text(one, decode)]
+            ) from None
 
     return decoded
 
 
-def _decoded(value: bytes, encoding: str | None) -> str:
-    """The text; if it is none in that encoding, or the encoding is one that Python does not have, the bytes in hex."""
+def _is_text(value: bytes | None, decode: Decode) -> bool:
     try:
-        return value.decode(encoding) if encoding else "\\x" + value.hex()
+        return value is None or decode(value) is not None
     except UnicodeDecodeError:
-        return "\\x" + value.hex()
+        return False

@@ -23,18 +23,18 @@ class DataLoss:
         self._tailed = isinstance(log, TailedLog)
         self._outbox = outbox
 
-    def truncated(self, sessions: Iterable[FlowSession], lost: Lost) -> None:
-        """The log has truncated updates that were not sent yet: the flows go on after them."""
+    def truncated(self, sessions: Iterable[FlowSession], lost: Lost, reason: str = "") -> None:
+        """The log does not have updates that were not sent yet: the flows go on after them."""
         for one in sessions:
             if one.shard not in lost:
                 continue
             last = lost[one.shard][1]
             with one.lock:
                 first = Position(one.sent.seq, one.sent.index + 1) if self._tailed else Position(one.sent.seq + 1)
-                effects = one.pass_over(first, last)
+                effects = one.pass_over(first, last, reason)
                 self._outbox.carry_out(one, effects)
             if effects:
-                logger.warning("flow %s: %s to %s are lost", one.flow, first, last)
+                logger.warning("flow %s: %s to %s are lost%s", one.flow, first, last, reason and f": {reason}")
 
     def made_anew(self, sessions: Iterable[FlowSession], identity: str | None, bounds: Mapping[int, Bounds]) -> bool:
         """Have the flows begin anew that stand in another log than this one; False if there are none."""

@@ -377,12 +377,12 @@ class FlowSession:
             self._fail(reason)
         return NOTHING
 
-    def pass_over(self, first: Position, last: Position) -> Effects:
-        """The log does not hold these any more: the subscriber is told, and the flow goes on after them."""
+    def pass_over(self, first: Position, last: Position, reason: str = "") -> Effects:
+        """The log does not hold these: the subscriber is told, and the flow goes on after them."""
         if self.state is not OPEN or last <= self.sent:
             return NOTHING
         self.sent = self._told = last
-        self._lost = f"{first} to {last} were lost"
+        self._lost = f"{first} to {last} were lost{reason and f': {reason}'}"
         return [self._send("loss", first=pair(first), last=pair(last)), self._report()]
 
     def go_back(self, first: Position, last: Position, floor: Position) -> Effects:

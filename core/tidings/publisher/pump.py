@@ -165,7 +165,7 @@ class Pump:
             if self.log_identity != identity:
                 return True  # it was made anew meanwhile, which the next step finds
             if not isinstance(error, LogRestored):
-                self._data_loss.truncated(rides, error.lost)
+                self._data_loss.truncated(rides, error.lost, error.reason)
             elif self.stream.replicas:
                 raise  # this one is not as far yet as the one that was read before
             else:

@@ -228,7 +228,7 @@ def test_a_huge_transaction_is_read_in_bounded_memory(scene: Scene) -> None:
 
 
 def test_other_domains_are_not_read_and_do_not_disturb(scene: Scene) -> None:
-    ours, theirs = scene.log("items"), scene.log("items", domain=7)
+    ours, theirs = scene.log("items", other_domains="ignored"), scene.log("items", domain=7, other_domains="ignored")
     after, other = heads(ours), heads(theirs)
     scene.sql("INSERT INTO items VALUES (1, 'a')")
     scene.sql(

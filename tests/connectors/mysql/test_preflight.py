@@ -37,8 +37,6 @@ def mended(words: str, attempt: Callable[[], object], mend: Callable[[str], obje
         ("binlog_format", "STATEMENT"),
         ("binlog_row_image", "MINIMAL"),
         ("binlog_row_metadata", "NO_LOG"),
-        ("binlog_checksum", "NONE"),
-        ("log_bin_compress", "ON"),
     ],
 )
 def test_a_setting_that_is_wrong_is_told_with_the_statement_that_mends_it(scene: Scene, name: str, value: str) -> None:

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.mysql_server import PASSWORD, Scene, heads, listed, needs_mariadb, shared
+from tidings_connectors.mysql.charsets import decoder
 
 pytestmark = needs_mariadb
 
@@ -56,6 +57,21 @@ CASES: dict[str, tuple[str, list[tuple[str, Any]]]] = {
     "json": ("JSON", [("'{\"a\": [1, null]}'", '{"a": [1, null]}')]),
     "enum": ("ENUM('small', 'large', 'größe')", [("'large'", "large"), ("'größe'", "größe"), ("NULL", None)]),
     "set": ("SET('c', 'b', 'a')", [("'a,c'", "c,a"), ("''", ""), ("'c,b,a'", "c,b,a")]),
+    "enum_latin1": ("ENUM('größe', 'b', 'é') CHARACTER SET latin1", [("'größe'", "größe"), ("'é'", "é"), ("'b'", "b")]),
+    "set_latin1": ("SET('ö', 'b', 'é') CHARACTER SET latin1", [("'ö,é'", "ö,é"), ("'b,é'", "b,é"), ("''", "")]),
+    "enum_utf16": ("ENUM('a', 'ö') CHARACTER SET utf16", [("'ö'", "ö"), ("'a'", "a")]),
+    "set_sjis": ("SET('日', '本') CHARACTER SET sjis", [("'日,本'", "日,本")]),
+    "armenian": ("VARCHAR(9) CHARACTER SET armscii8", [("'Հայ'", "Հայ")]),
+    "text_compressed": (
+        "TEXT COMPRESSED",
+        [("REPEAT('é', 5000)", "é" * 5000), ("'short'", "short"), ("''", ""), ("NULL", None)],
+    ),
+    "varchar_compressed": ("VARCHAR(300) COMPRESSED", [("REPEAT('🎉', 300)", "🎉" * 300), ("''", "")]),
+    "varchar_short_compressed": (
+        "VARCHAR(20) COMPRESSED CHARACTER SET latin1",
+        [("REPEAT('é', 20)", "é" * 20), ("'a'", "a")],
+    ),
+    "blob_compressed": ("LONGBLOB COMPRESSED", [("REPEAT(x'07', 100000)", "\\x" + "07" * 100000), ("x'00'", "\\x00")]),
     "bit": ("BIT(10)", [("b'1000000001'", "1000000001"), ("b'1'", "0000000001")]),
     "bit_one": ("BIT", [("b'1'", "1"), ("b'0'", "0")]),
     "bit_all": ("BIT(64)", [("b'" + "10" * 32 + "'", "10" * 32)]),
@@ -184,3 +200,39 @@ def test_any_value_comes_out_as_the_server_itself_prints_it(scene: Scene, rows: 
         )
         printed = list(cursor.fetchall())
     assert [tuple(row["payload"].values()) for row in listed(log.tail(start, 1000))] == printed
+
+
+SINGLE = [bytes([one]) for one in range(256)]
+DOUBLE = [bytes([one, two]) for one in range(0x81, 0xFF) for two in range(0x40, 0xFF)]
+EXTENDED = {"ujis", "eucjpms"}
+"""They have characters of users and vendors, which are none in Python: such a value is told to be lost."""
+
+
+def test_every_character_is_what_the_server_converts_it_to(scene: Scene) -> None:
+    charsets = [name for name, *_ in scene.server.sql("SHOW CHARACTER SET") if name != "binary"]
+    assert len(charsets) > 30
+    for charset in charsets:
+        decode = decoder(charset)
+        assert decode is not None, charset
+        if charset.startswith(("ucs", "utf")):
+            continue  # these are Python's own
+        for value, converted in conversions(scene, charset):
+            try:
+                assert decode(value) == converted, (charset, value)
+            except UnicodeDecodeError:
+                assert charset in EXTENDED, (charset, value)
+
+
+def conversions(scene: Scene, charset: str) -> Iterator[tuple[bytes, str]]:
+    """All characters of up to two bytes, and what the server makes of them."""
+    wide = charset in ("big5", "cp932", "eucjpms", "euckr", "gb2312", "gbk", "sjis", "ujis")
+    values = SINGLE + (DOUBLE if wide else [])
+    for start in range(0, len(values), 3000):
+        rows = " UNION ALL ".join(f"SELECT x'{value.hex()}' v" for value in values[start : start + 3000])
+        found = scene.server.sql(
+            f"SELECT HEX(v), HEX(CONVERT(CONVERT(v USING {charset}) USING utf32)) FROM ({rows}) t "
+            f"WHERE CONVERT(CONVERT(CONVERT(v USING {charset}) USING utf8mb4) USING {charset}) = BINARY v"
+        )
+        for value, hexed in found:
+            if (converted := bytes.fromhex(hexed).decode("utf_32_be")) != "\ufffd":  # which is none
+                yield bytes.fromhex(value), converted
