@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidings.stream_definition import StreamDefinition
 
 STEP_ROWS = 50_000
+TAIL_BYTES = 64 * 2**20  # that one look at the next rows brings at most, or a little more
 
 logger = logging.getLogger(__name__)
 Options = TypeVar("Options", bound=SnapshotOptions)
@@ -174,7 +175,7 @@ class TailedLogBase(abc.ABC):
     def tail(self, after: Positions, limit: int) -> pa.Table:
         """The next rows, up to the head as it is now, or to what is lost. A connection is opened for it: who reads on
         uses `reader`."""
-        after, found = self._whole(after), [SCHEMA.empty_table()]
+        after, found, size = self._whole(after), [SCHEMA.empty_table()], 0
         self.check(after)
         upto = Positions({shard: held.head for shard, held in self.bounds().items()})
         with contextlib.closing(self.reader()) as reader:
@@ -182,7 +183,8 @@ class TailedLogBase(abc.ABC):
                 for rows in between(reader, after, upto, min(limit, STEP_ROWS)):
                     found.append(rows.slice(0, limit))
                     limit -= len(found[-1])
-                    if limit <= 0:
+                    size += rows.nbytes
+                    if limit <= 0 or size >= TAIL_BYTES:
                         break
             except PositionsLost:
                 if len(found) == 1:

@@ -15,7 +15,7 @@ from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.mapping import updates_of
 from tidings_connectors.cdc.positions import later
-from tidings_connectors.mysql.binlog import Begin, End, Feed, Item, Resolution, UnreadRows
+from tidings_connectors.mysql.binlog import Begin, End, Feed, Item, Resolution, UnreadRows, size_of
 from tidings_connectors.mysql.connection import POSITION_GONE, ServerError
 from tidings_connectors.mysql.mariadb_gtid import Gtid, GtidState
 from tidings_connectors.mysql.options import MysqlOptions
@@ -24,6 +24,7 @@ from tidings_connectors.mysql.sequencer import Loss, Sequencer
 POLL_TIMEOUT_S = 0.05  # that a read waits for rows, and gathers them
 LINGER_S = 0.002  # that a read waits for more rows when it has some
 REOPEN_AHEAD_TRANSACTIONS = 100_000  # to open the log anew is cheaper than to read up to there
+BATCH_BYTES = 32 * 2**20
 IDLE_CHECK_INTERVAL_S = 1.0  # after which an idle reader looks whether the log still reaches up to it
 ELSEWHERE_PATIENCE_S = 60.0  # that a loss in another domain waits for a transaction of ours to be told of
 
@@ -116,14 +117,15 @@ class MysqlReader:
         return self._sequencer
 
     def _gathered(self, sequencer: Sequencer, limit: int) -> Unread:
-        """About so many rows, or what comes within a short time, in their order."""
-        deadline = time.monotonic() + POLL_TIMEOUT_S
-        while sequencer.count < limit:
+        """About so many rows, or what comes within a short time, or has as many bytes as a batch, in their order."""
+        deadline, size = time.monotonic() + POLL_TIMEOUT_S, 0
+        while sequencer.count < limit and size < BATCH_BYTES:
             left = deadline - time.monotonic()
             item = self._next(min(left, LINGER_S) if sequencer.count else left)
             if item is None:
                 break
             sequencer.add(item)
+            size += size_of(item)
             if sequencer.wanted is not None:
                 self._go_to_prepared(sequencer)
         self._source.remember(sequencer.state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pickle
 import threading
@@ -216,6 +217,21 @@ def test_a_large_transaction_is_read_in_parts(scene: Scene) -> None:
     reader.close()
     assert count == 100_000
     assert inside > 10
+
+
+def test_large_rows_are_read_a_few_at_a_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidings_connectors.mysql.reader.BATCH_BYTES", 2**21)
+    scene.sql("CREATE TABLE large (id INT PRIMARY KEY, text LONGTEXT)")
+    log = scene.log("large")
+    after = heads(log)
+    scene.sql("INSERT INTO large SELECT seq, REPEAT('x', 500000) FROM seq_1_to_30")
+    sizes: list[int] = []
+    with contextlib.closing(log.reader()) as reading_on:
+        at = after
+        while sum(sizes) < 30 * 500_000:
+            rows, at = reading_on.read(at, 10_000)
+            sizes.append(rows.nbytes)
+    assert max(sizes) < 2**22
 
 
 @pytest.mark.slow

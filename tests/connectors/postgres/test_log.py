@@ -21,6 +21,7 @@ from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually, held
 from tidings.updates import shard_of
+from tidings_connectors.cdc import base
 from tidings_connectors.postgres.log import PostgresLog
 
 database, log = postgres_server.database, postgres_server.log
@@ -306,6 +307,23 @@ def test_bounds_are_the_same_object_while_nothing_happens(log: PostgresLog) -> N
 def test_what_is_held_can_be_asked_for_as_of_any_log(log: PostgresLog, items: Database) -> None:
     insert(items, 1, 100)
     assert len(held(log)) == 100
+
+
+def test_large_rows_are_read_a_few_at_a_time(
+    log: PostgresLog, items: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidings_connectors.postgres.reader.BATCH_BYTES", 2**21)
+    monkeypatch.setattr(base, "TAIL_BYTES", 2**21)
+    after = floors(log)
+    items.execute("INSERT INTO item SELECT n, repeat('x', 500000) FROM generate_series(1, 30) n")
+    sizes: list[int] = []
+    with reading(log) as reading_on:
+        at = after
+        while sum(sizes) < 30 * 500_000:
+            rows, at = reading_on.read(at, 10_000)
+            sizes.append(rows.nbytes)
+    assert max(sizes) < 2**22
+    assert 0 < log.tail(after, 10_000).nbytes < 2**23
 
 
 @pytest.mark.slow
