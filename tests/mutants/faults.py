@@ -616,6 +616,22 @@ PUBLISHER = (
         "for file in files:",
         _of("tests/connectors/mysql/test_xa.py", "test_who_starts_between_finds_the_rows_again_in_an_older_log"),
     ),
+    Fault(
+        "key-of-a-catalog-that-moved-on",
+        "rows are named by a key that their table got after they were written",
+        f"{POSTGRES}/keys.py",
+        "if old and then is not None:",
+        "if then is not None:",
+        _of("tests/connectors/postgres/test_keys.py", "test_rows_of_which_nobody_knows_the_key_any_more_are_a_loss"),
+    ),
+    Fault(
+        "missed-rows-told-before-the-transaction",
+        "a reader that stands at the transaction with which a table is back does not hear what it missed",
+        f"{POSTGRES}/left_out.py",
+        "Position(self.back + 2, -1)",
+        "Position(self.back, -1)",
+        _of("tests/connectors/postgres/test_left_out.py", "test_the_loss_is_told_however_small_the_bites_are"),
+    ),
 )
 
 DURABILITY = ("tests/connectors/delta/test_durability.py",)

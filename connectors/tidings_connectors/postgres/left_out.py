@@ -2,7 +2,7 @@
 
 A table that lacks a column which the stream goes by is not the stream's, as one that is not published; operators are
 told. If it fits later, its rows come from then on. What was missed before is a loss, which is told where they come
-back: before the transaction of the first row.
+back: just behind the transaction of the first row.
 """
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ class LeftOutSpan:
 
     @property
     def told_at(self) -> Position | None:
-        """Where the loss is told."""
-        return None if self.back is None else Position(self.back, -1)
+        """Where the loss is told: behind the transaction, at a place to which nobody comes who was not told.
+
+        Before it would not do: readers may stand there, or in its midst, when the first row comes.
+        """
+        return None if self.back is None else Position(self.back + 2, -1)
 
 
 class LeftOutTables:
@@ -103,7 +106,7 @@ class LeftOutTables:
             new = table not in self._unnamed
             span = self._unnamed.setdefault(table, LeftOutSpan(first, last, unnamed=True))
             span.first, span.last = min(span.first, first), max(span.last, last)
-            span.back = span.last.seq + 2  # where no transaction is, nor just before it
+            span.back = span.last.seq
         if new:
             logger.warning("stream %r: rows of table %s are lost from %s on: %s", self._stream, table, first, UNNAMED)
 
