@@ -27,6 +27,8 @@ from tidings_connectors.postgres.connections import (
     unavailable,
 )
 
+PATIENCE_S = 5.0  # with transactions that are open when the slot is made
+WAITING = "PostgreSQL at %s waits for transactions that are open before it makes replication slot %r (pg_stat_activity)"
 STATE_MAX_AGE_S = 0.2  # which is good enough for those who ask again and again
 
 # Columns that only later versions have are looked up in the row as JSON.
@@ -121,7 +123,12 @@ class Slot:
         return self.state()
 
     def create(self) -> None:
-        """Make the slot; it is no error if somebody else just did."""
+        """Make the slot; it is no error if somebody else just did.
+
+        The server waits until all transactions are over that were open when it began, which may be long.
+        """
+        told = threading.Timer(PATIENCE_S, logger.warning, (WAITING, self._server, self.name))
+        told.start()
         try:
             self._moving.rows(self.making)
         except Error as error:
@@ -130,6 +137,8 @@ class Slot:
             if error.pgcode != DUPLICATE_OBJECT:
                 with translating_errors(self._server):
                     raise
+        finally:
+            told.cancel()
 
     def drop(self) -> None:
         """Have the server keep nothing for it any more."""

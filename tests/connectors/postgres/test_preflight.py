@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent import futures
 
 import pytest
 
@@ -18,6 +19,7 @@ from tidings.errors import InvalidOption, LogMismatch, LogUnavailable, Positions
 from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
+from tidings.testing import eventually
 
 database, own_server = postgres_server.database, postgres_server.own_server
 
@@ -213,3 +215,17 @@ def test_a_server_whose_slots_are_all_taken_by_readers(own_server: PostgresServe
                 log.reader().read(after, 10)
         assert re.search(r"max_replication_slots = 12; and restart the server$", str(caught.value))
         log.reader().read(after, 10)
+
+
+def test_who_waits_for_an_open_transaction_says_so(
+    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tidings_connectors.postgres.slots.PATIENCE_S", 0.1)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE t")
+    with futures.ThreadPoolExecutor(1) as pool:
+        with database.transaction() as cursor:
+            cursor.execute("INSERT INTO t VALUES (1)")
+            making = pool.submit(create_log, database.stream(publication="p"))
+            eventually(lambda: "waits for transactions that are open" in caplog.text)
+            assert not making.done()
+        making.result(30).close()
