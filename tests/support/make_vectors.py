@@ -39,6 +39,7 @@ FROM_CLIENT = {
     "the last part of a sync": FromClient("token", DIGEST, sync=SyncPart(NUMBER + 4, 1, 2, ("bob",))),
     "a sync of nothing": FromClient("token", Digest(), sync=SyncPart(NUMBER + 5, 0, 1, ())),
     "a heartbeat": FromClient("token", DIGEST, heartbeat=True),
+    "the largest number": FromClient("token", DIGEST, register=(("alice", 2**62 - 1),)),
     "a poll that says nothing": FromClient("token"),
     "all kinds of names": FromClient("token", register=tuple((name, NUMBER + 6) for name in OBJECTS)),
 }
@@ -68,6 +69,14 @@ REFUSED = {
     "another major version": ("version", '{"v": "2.0", "token": "token"}'),
     "no version": ("malformed", '{"token": "token"}'),
     "a number that is none in JavaScript": ("malformed", '{"v": "1.0", "token": "t", "register": [["alice", 5]]}'),
+    "a number beyond the largest": (
+        "malformed",
+        '{"v": "1.0", "token": "t", "register": [["alice", "4611686018427387904"]]}',
+    ),
+    "a version beyond the largest": (
+        "malformed",
+        '{"v": "1.0", "token": "t", "acknowledge": [["alice", "9223372036854775808"]]}',
+    ),
     "half of a pair": ("malformed", '{"v": "1.0", "token": "t", "register": [["\\ud800", "5"]]}'),
     "a key that comes twice": ("malformed", '{"v": "1.0", "token": "t", "token": "t"}'),
     "a part beyond the last": (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidings.errors import InvalidOption
-from tidings_thialfi.protocol.constants import MAX_ENTRIES, MAX_NUMBER, MAX_OBJECT_BYTES
+from tidings_thialfi.protocol.constants import MAX_ENTRIES, MAX_OBJECT_BYTES, MAX_SEQUENCE
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import Failure, Status, SyncPart
 
@@ -183,7 +183,7 @@ class Registrations:
     @property
     def exhausted(self) -> bool:
         """Whether there are hardly any numbers left, which only a fault can bring about."""
-        return self.largest > MAX_NUMBER - 2**40
+        return self.largest > MAX_SEQUENCE - 2**40
 
     def count_anew(self) -> None:
         """Begin with the first number again, for another client."""
