@@ -110,7 +110,7 @@ class Gateway:
             cluster.stream(operations_of(service)).async_producer(linger=0.002), self.metrics
         )
         self._producer = cluster.stream(publish_to).async_producer() if publish_to else None
-        self._sessions = Sessions()
+        self._sessions = Sessions(self.options)
         self._inbound = Inbound(
             self._sessions,
             keys,
@@ -227,7 +227,7 @@ class Gateway:
                 await asyncio.wait_for(stop.wait(), pause)
             except TimeoutError:
                 now = time.monotonic()
-                self._outbound.resend(now)
+                self._dispatcher.resend(now)
                 if now - swept >= SWEEP_INTERVAL_S:
                     swept = now
                     self._dispatcher.find_routes()

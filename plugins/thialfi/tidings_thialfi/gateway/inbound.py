@@ -20,6 +20,7 @@ from tidings_thialfi.gateway.effects import (
     Effect,
     Effects,
     PendingWanted,
+    RoomToSend,
     SessionBegan,
     SessionDisplaced,
     SessionEnded,
@@ -28,7 +29,7 @@ from tidings_thialfi.gateway.hooks import Caller, Guard
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.operations import OperationWriter, Row
 from tidings_thialfi.gateway.options import GatewayOptions
-from tidings_thialfi.gateway.sessions import Session, Sessions
+from tidings_thialfi.gateway.sessions import NOT_PERMITTED, Session, Sessions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import BadMessage, Fault, FromClient, FromService, Grant, parse_client
 from tidings_thialfi.protocol.tokens import ClientToken, TokenExpired, TokenForged, TokenKeys
@@ -101,16 +102,17 @@ class Inbound:
         outcome = session.take(message, self._clock(), self._options, refused)
         if outcome.rows and not await self._durable(channel, outcome.rows):
             return NOTHING
-        room = session.settle(message)
+        more = session.settle(message)
         self._sessions.track(session, self._clock())
+        for failure in outcome.failed:
+            session.outbox.report(failure)
+            denied = failure.reason == NOT_PERMITTED
+            (self._count("registration") if denied else self._metrics.limited.labels("registrations").inc())
         if outcome.answer is not None:
-            for failure in outcome.answer.failed:
-                denied = failure.reason == "not permitted"
-                (self._count("registration") if denied else self._metrics.limited.labels("registrations").inc())
             if outcome.answer.sync:
                 self._metrics.syncs.inc()
             channel.send(outcome.answer)
-        return (PendingWanted(session),) if room else NOTHING
+        return (PendingWanted(session), RoomToSend(session)) if more else (RoomToSend(session),)
 
     def client_of(self, text: str) -> int:
         """Whose message this is, by its token; -1 if that is not sure, or if it says anew who it is."""
@@ -221,7 +223,7 @@ class Inbound:
             channel.session = None
             if self._sessions.end(session) and session.client != client:
                 effects.append(SessionEnded(session))
-        session = Session(client, application, channel.user or "", channel, self._clock())
+        session = Session(client, application, channel.user or "", channel, self._clock(), self._sessions.outbox())
         older = self._sessions.begin(session)
         channel.session = session
         if older is not None:
