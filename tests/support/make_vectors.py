@@ -46,8 +46,8 @@ FROM_CLIENT = {
 FROM_SERVICE = {
     "a grant": FromService(Grant("5f1c", "token", 4711, False), interval=1200),
     "a grant that keeps the client": FromService(Grant("5f1d", "token", 2**63 - 1, True)),
-    "a stale token": FromService(stale=True),
-    "an invalid token": FromService(invalid="this is no token of ours"),
+    "a stale token": FromService(stale=True, token="an.old-token_"),
+    "an invalid token": FromService(invalid="this is no token of ours", token="an.old-token_"),
     "a digest": FromService(digest=DIGEST, seen=NUMBER + 3),
     "a digest of nothing": FromService(digest=Digest(), seen=0),
     "a version": FromService(notify=(Notice("alice", 7),)),

@@ -105,7 +105,7 @@ class Client:
 
     def register_many(self, objects: Objects) -> None:
         """Register for many objects: names, or pairs of name and version."""
-        self._do(_soon(self._client.register_many, list(objects)))
+        self._do(_soon(self._client.register_many, objects if isinstance(objects, str) else list(objects)))
 
     def unregister(self, object: str) -> None:
         """Do not hear of an object any more."""

@@ -255,7 +255,7 @@ class Gateway:
     async def _send_stale(self) -> None:
         """Have clients get tokens of the new identity, a part of them at a time; who says something is told anyway."""
         for number, session in enumerate(self._sessions):
-            session.channel.send(FromService(stale=True))
+            session.channel.send(FromService(stale=True, token=session.token))
             if number % STALE_CLIENTS_PER_S == STALE_CLIENTS_PER_S - 1:
                 await asyncio.sleep(1.0)
 

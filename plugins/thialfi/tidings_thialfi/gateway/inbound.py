@@ -157,7 +157,7 @@ class Inbound:
             except TokenExpired as error:
                 old = error.token
             except TokenForged:
-                self._invalid(channel)
+                self._invalid(channel, message.token)
                 return NOTHING, None
         user = await self._guard.user(
             Caller(hello.application, hello.credentials, channel.authorization, channel.address)
@@ -191,6 +191,7 @@ class Inbound:
         token = self._keys.issue(client, identity, hello.application, self._options.token_lifetime)
         grant = Grant(hello.nonce, token, client, old is not None)
         effects, session = self._begin(channel, client, hello.application)
+        session.token = token
         # A service that knows nothing of the client must be told what it wants, whatever digests say meanwhile.
         channel.send(FromService(grant=grant, interval=self._options.heartbeat, sync=forgotten))
         return effects, session if old is not None else None
@@ -201,17 +202,19 @@ class Inbound:
         try:
             token = self._keys.check(message.token)
         except TokenExpired:
-            self._stale(channel, "expired")
+            self._stale(channel, message.token, "expired")
             return NOTHING, None
         except TokenForged:
-            self._invalid(channel)
+            self._invalid(channel, message.token)
             return NOTHING, None
         if channel.user is None and not self._guard.on:
             channel.user = ""
         if channel.user is None or token.identity != self._identity_of(channel.user):
-            self._stale(channel, "stale")  # with hooks: it must say on each channel who it is
+            self._stale(channel, message.token, "stale")  # with hooks: it must say on each channel who it is
             return NOTHING, None
-        return self._begin(channel, token.client, token.application)
+        effects, session = self._begin(channel, token.client, token.application)
+        session.token = message.token
+        return effects, session
 
     def _begin(self, channel: ClientChannel, client: int, application: str) -> tuple[Effects, Session]:
         """The channel's session: the one that it has, or a new one, which takes the client from older channels."""
@@ -257,13 +260,13 @@ class Inbound:
         if channel.faults >= MAX_MALFORMED_MESSAGES:
             channel.close(MALFORMED, "too many messages that make no sense")
 
-    def _stale(self, channel: ClientChannel, reason: str) -> None:
+    def _stale(self, channel: ClientChannel, token: str, reason: str) -> None:
         self._count(reason)
-        channel.send(FromService(stale=True))
+        channel.send(FromService(stale=True, token=token))
 
-    def _invalid(self, channel: ClientChannel) -> None:
+    def _invalid(self, channel: ClientChannel, token: str) -> None:
         self._count("forged")
-        channel.send(FromService(invalid="this is no token of ours"))
+        channel.send(FromService(invalid="this is no token of ours", token=token))
 
     def _count(self, reason: str) -> None:
         self._metrics.refused.labels(reason).inc()

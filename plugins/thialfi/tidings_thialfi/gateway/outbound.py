@@ -64,7 +64,7 @@ class Outbound:
                 continue
             invalid = take_in(session, some)
             if invalid is not None:
-                self._invalidate(session, FromService(invalid=invalid))
+                self._invalidate(session, FromService(invalid=invalid, token=session.token))
                 effects.append(SessionInvalidated(session))
             else:
                 self._sessions.track(session, now)

@@ -46,7 +46,7 @@ class Session:
 
     __slots__ = (
         "_asked", "_fresh", "_registered", "announced", "application", "channel", "client", "digest", "largest_sent",
-        "last_seen", "outbox", "parts", "routed", "seen", "sync_requested", "user",
+        "last_seen", "outbox", "parts", "routed", "seen", "sync_requested", "token", "user",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +57,8 @@ class Session:
         self.user = user
         self.channel = channel
         self.last_seen = now
+        self.token: str | None = None
+        """What the client goes by; when it is told that this is not good any more, it is told which."""
         self.routed = False
         """Whether what the stage says to this client arrives here."""
         self.announced = now

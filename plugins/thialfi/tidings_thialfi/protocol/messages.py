@@ -91,6 +91,7 @@ def parse_service(text: str | bytes) -> FromService:
         interval=parts.take("interval", lambda value: fields.seconds("interval", value)),
         quiet=parts.take("quiet", lambda value: fields.seconds("quiet", value)),
         error=parts.take("error", _fault),
+        token=parts.take("token", lambda value: fields.opaque("token", value, constants.MAX_TOKEN_BYTES)),
     )
     parts.check_the_rest()
     if message.digest is not None and message.seen is None:
@@ -278,6 +279,7 @@ def _from_service(message: FromService) -> dict[str, Any]:
         "interval": message.interval,
         "quiet": message.quiet,
         "error": error and _known(code=error.code, message=error.message, retry=error.retry),
+        "token": message.token,
     }
 
 

@@ -84,6 +84,7 @@ services = st.builds(
     maybe(seconds),
     maybe(seconds),
     maybe(st.builds(Fault, opaques, texts, maybe(seconds))),
+    maybe(opaques),
 )
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.just("1"), st.just("unknown")),
@@ -93,7 +94,7 @@ values = st.recursive(
 CLIENT_PARTS = ("token", "digest", "hello", "register", "unregister", "acknowledge", "sync", "heartbeat")
 SERVICE_PARTS = (
     "grant", "stale", "invalid", "digest", "seen", "notify", "status", "failed", "sync", "all", "interval", "quiet",
-    "error",
+    "error", "token",
 )  # fmt: skip
 
 
