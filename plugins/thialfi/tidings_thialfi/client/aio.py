@@ -30,8 +30,9 @@ from tidings_thialfi.client.channels import (
     addresses,
     new_session,
 )
-from tidings_thialfi.client.core import ClientCore, Pace
+from tidings_thialfi.client.core import ClientCore
 from tidings_thialfi.client.listener import Event, Handle, Listener, call
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.protocol.messages import FromClient, FromService
 
 if TYPE_CHECKING:

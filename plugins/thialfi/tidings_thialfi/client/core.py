@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tidings.errors import InvalidOption
 from tidings_thialfi.client.backoff import Backoff
 from tidings_thialfi.client.dedup import Deduplicator
 from tidings_thialfi.client.events import NEVER, Events
 from tidings_thialfi.client.listener import Event, Handle
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.client.registrations import Changes, Registrations, Verdict, check_name
 from tidings_thialfi.client.resume import Resuming
 from tidings_thialfi.client.saved_state import Saved, restore, save
@@ -27,27 +28,6 @@ from tidings_thialfi.protocol.messages import Ack, Fault, FromClient, FromServic
 from tidings_thialfi.protocol.rate_limit import Bucket
 
 _STEADY_GRANT_S = 60.0  # a token that was good for so long was a good one
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How fast a client goes, in seconds. The service may ask for another heartbeat."""
-
-    first_retry: float = 1.0
-    most_retry: float = 300.0
-    answer: float = 5.0
-    """So long are operations left to the service, which works in batches, before they are sent again."""
-    heartbeat: float = 1200.0
-    rate: float = 5.0
-    burst: int = 20
-    settle: float = 1.0
-    """After a start, registrations count as complete when none has come for so long."""
-    resume: float = 30.0
-    """So long is a digest of the service awaited after that, before all registrations are sent."""
-    gather: float = 0.2
-    """So long are acknowledgements gathered while the listener has more to be told."""
-    held: int = 1024
-    """So many notices for objects that are not registered for yet are kept after a start."""
 
 
 class ClientCore:

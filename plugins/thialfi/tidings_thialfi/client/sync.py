@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tidings_thialfi.client.aio import AsyncClient, ClientStopped, Credentials, Objects
-from tidings_thialfi.client.core import Pace
 from tidings_thialfi.client.listener import Event, Handle, Listener, call
+from tidings_thialfi.client.pace import Pace
 
 T = TypeVar("T")
 _STOP_TIMEOUT_S = 10.0

@@ -12,7 +12,7 @@ from tests.plugins.thialfi.protocol.test_messages import services
 from tests.support.driven_client import Driven, saved
 from tests.support.places import ROOT
 from tidings.errors import InvalidOption
-from tidings_thialfi.client.core import Pace
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import Fault, FromService, Grant, Notice
 

@@ -14,7 +14,7 @@ from tests.plugins.thialfi.client.test_with_gateway import StandIn
 from tests.support.gateway_scene import Scene, scene_of
 from tidings.cluster import Cluster
 from tidings.testing import eventually
-from tidings_thialfi.client.core import Pace
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.client.sync import Client
 
 MANY = 10_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.driven_client import Driven, saved
-from tidings_thialfi.client.core import Pace
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import Ack, Fault, Notice
 

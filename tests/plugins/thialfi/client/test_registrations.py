@@ -7,7 +7,7 @@ import pytest
 from tests.support.driven_client import Driven, saved
 from tidings.errors import InvalidOption
 from tidings_thialfi.client import registrations
-from tidings_thialfi.client.core import Pace
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import Ack, Failure, Notice, Status
 

@@ -17,7 +17,7 @@ from tests.support.service_model import Registrar
 from tidings.cluster import Cluster
 from tidings.positions import Position, Positions
 from tidings.testing import eventually
-from tidings_thialfi.client.core import Pace
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.client.sync import Client
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.digests import Digest
