@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from tidings_thialfi.client.core import ClientCore, Pace
+from tidings_thialfi.client.core import ClientCore
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.protocol.messages import FromClient, FromService, Grant, Status, encode, parse_client
 
 

@@ -39,14 +39,15 @@ FROM_CLIENT = {
     "the last part of a sync": FromClient("token", DIGEST, sync=SyncPart(NUMBER + 4, 1, 2, ("bob",))),
     "a sync of nothing": FromClient("token", Digest(), sync=SyncPart(NUMBER + 5, 0, 1, ())),
     "a heartbeat": FromClient("token", DIGEST, heartbeat=True),
+    "the largest number": FromClient("token", DIGEST, register=(("alice", 2**62 - 1),)),
     "a poll that says nothing": FromClient("token"),
     "all kinds of names": FromClient("token", register=tuple((name, NUMBER + 6) for name in OBJECTS)),
 }
 FROM_SERVICE = {
     "a grant": FromService(Grant("5f1c", "token", 4711, False), interval=1200),
     "a grant that keeps the client": FromService(Grant("5f1d", "token", 2**63 - 1, True)),
-    "a stale token": FromService(stale=True),
-    "an invalid token": FromService(invalid="this is no token of ours"),
+    "a stale token": FromService(stale=True, token="an.old-token_"),
+    "an invalid token": FromService(invalid="this is no token of ours", token="an.old-token_"),
     "a digest": FromService(digest=DIGEST, seen=NUMBER + 3),
     "a digest of nothing": FromService(digest=Digest(), seen=0),
     "a version": FromService(notify=(Notice("alice", 7),)),
@@ -68,6 +69,14 @@ REFUSED = {
     "another major version": ("version", '{"v": "2.0", "token": "token"}'),
     "no version": ("malformed", '{"token": "token"}'),
     "a number that is none in JavaScript": ("malformed", '{"v": "1.0", "token": "t", "register": [["alice", 5]]}'),
+    "a number beyond the largest": (
+        "malformed",
+        '{"v": "1.0", "token": "t", "register": [["alice", "4611686018427387904"]]}',
+    ),
+    "a version beyond the largest": (
+        "malformed",
+        '{"v": "1.0", "token": "t", "acknowledge": [["alice", "9223372036854775808"]]}',
+    ),
     "half of a pair": ("malformed", '{"v": "1.0", "token": "t", "register": [["\\ud800", "5"]]}'),
     "a key that comes twice": ("malformed", '{"v": "1.0", "token": "t", "token": "t"}'),
     "a part beyond the last": (

@@ -22,7 +22,7 @@ from tests.support.thialfi_stack import Cache, Stack
 from tidings.cluster import Cluster
 from tidings.testing import eventually
 from tidings_thialfi import service
-from tidings_thialfi.client.core import Pace
+from tidings_thialfi.client.pace import Pace
 
 SPEC = f"""
 pipelines:

@@ -118,13 +118,16 @@ def gateway_command(
     max_message: Annotated[
         Any, typer.Option(metavar="SIZE", parser=size, help="The largest message that a client may send.")
     ] = f"{DEFAULTS.max_message // 2**10}KiB",
+    stall: Annotated[float, _seconds("A client that takes nothing for so long is sent away.")] = DEFAULTS.stall,
     max_queue: Annotated[
-        Any, typer.Option(metavar="SIZE", parser=size, help="What may wait for a client that reads slowly.")
+        Any, typer.Option(metavar="SIZE", parser=size, help="What a client may have been sent and not acknowledged.")
     ] = f"{DEFAULTS.max_queue // 2**10}KiB",
     max_pending: Annotated[
-        int,
-        typer.Option(metavar="N", min=1, help="Objects of a client whose notifications are kept until acknowledged."),
-    ] = DEFAULTS.max_pending,
+        Any, typer.Option(metavar="SIZE", parser=size, help="What is kept for a client until it is acknowledged.")
+    ] = f"{DEFAULTS.max_pending // 2**20}MiB",
+    max_pending_total: Annotated[
+        Any, typer.Option(metavar="SIZE", parser=size, help="What is kept for all clients.")
+    ] = f"{DEFAULTS.max_pending_total // 2**20}MiB",
     max_registrations: Annotated[
         int, typer.Option(metavar="N", min=1, help="Registrations of one client.")
     ] = DEFAULTS.max_registrations,
@@ -178,6 +181,8 @@ def gateway_command(
         max_message=max_message,
         max_queue=max_queue,
         max_pending=max_pending,
+        max_pending_total=max_pending_total,
+        stall=stall,
         max_registrations=max_registrations,
         rate=rate,
         burst=burst,

@@ -18,7 +18,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from tidings.errors import TidingsError
+from tidings.errors import InvalidOption, TidingsError
 from tidings_thialfi.client.backoff import Backoff
 from tidings_thialfi.client.channels import (
     ChannelBroken,
@@ -30,8 +30,9 @@ from tidings_thialfi.client.channels import (
     addresses,
     new_session,
 )
-from tidings_thialfi.client.core import ClientCore, Pace
+from tidings_thialfi.client.core import ClientCore
 from tidings_thialfi.client.listener import Event, Handle, Listener, call
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.protocol.messages import FromClient, FromService
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ class AsyncClient:
     def register_many(self, objects: Objects) -> None:
         """Register for many objects: names, or pairs of name and version."""
         self._check_running()
+        if isinstance(objects, str):
+            raise InvalidOption("many objects are a list: to register for one, use `register`")
         for one in objects:
             name, version = (one, None) if isinstance(one, str) else one
             self._core.register(name, version, now=self._now())

@@ -12,7 +12,7 @@ import logging
 import ssl
 import urllib.parse
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from tidings.errors import InvalidOption, PluginMissing
 from tidings_thialfi.protocol.constants import MAX_MESSAGE_BYTES, SUBPROTOCOL
@@ -193,7 +193,8 @@ class LongPollChannel:
                 if answer.status != 200:
                     raise ChannelBroken(f"the gateway answered {answer.status} to a poll")
                 found = json.loads(await _body(answer))["receive"]
-                received = [json.dumps(one) for one in found] if isinstance(found, list) else []
+                # As the gateway wrote it: a message that was small enough must not grow.
+                received = [_dump(one) for one in found] if isinstance(found, list) else []
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise ChannelBroken(f"the gateway cannot be reached: {str(error) or 'no answer'}") from None
         except (ValueError, TypeError, KeyError, RecursionError):
@@ -203,6 +204,10 @@ class LongPollChannel:
                 _hand_on(text, self._receive)
         self._answered.set()
         return len(received)
+
+
+def _dump(message: Any) -> str:
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
 
 
 async def _body(answer: aiohttp.ClientResponse) -> bytes:

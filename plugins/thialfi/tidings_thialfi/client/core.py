@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tidings.errors import InvalidOption
 from tidings_thialfi.client.backoff import Backoff
 from tidings_thialfi.client.dedup import Deduplicator
 from tidings_thialfi.client.events import NEVER, Events
 from tidings_thialfi.client.listener import Event, Handle
-from tidings_thialfi.client.registrations import Changes, Registrations, Verdict
+from tidings_thialfi.client.pace import Pace
+from tidings_thialfi.client.registrations import Changes, Registrations, Verdict, check_name
 from tidings_thialfi.client.resume import Resuming
 from tidings_thialfi.client.saved_state import Saved, restore, save
 from tidings_thialfi.protocol.constants import MAX_APPLICATION_BYTES, MAX_NUMBER
@@ -27,25 +28,6 @@ from tidings_thialfi.protocol.messages import Ack, Fault, FromClient, FromServic
 from tidings_thialfi.protocol.rate_limit import Bucket
 
 _STEADY_GRANT_S = 60.0  # a token that was good for so long was a good one
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How fast a client goes, in seconds. The service may ask for another heartbeat."""
-
-    first_retry: float = 1.0
-    most_retry: float = 300.0
-    answer: float = 5.0
-    """So long are operations left to the service, which works in batches, before they are sent again."""
-    heartbeat: float = 1200.0
-    rate: float = 5.0
-    burst: int = 20
-    settle: float = 1.0
-    """After a start, registrations count as complete when none has come for so long."""
-    resume: float = 30.0
-    """So long is a digest of the service awaited after that, before all registrations are sent."""
-    held: int = 1024
-    """So many notices for objects that are not registered for yet are kept after a start."""
 
 
 class ClientCore:
@@ -65,8 +47,10 @@ class ClientCore:
         self._events = Events(self._stands, self._backoff)
         self._resuming = Resuming(self._pace.settle, self._pace.resume, self._pace.held)
         self._acks: dict[tuple[str, bool], Ack] = {}
+        self._acks_due = NEVER
         self._token: str | None = None
         self._stale = False
+        self._asks = False  # for a digest, with what is sent next
         self._nonce: str | None = None
         self._connected = False
         self._theirs: tuple[Digest, int] | None = None
@@ -84,13 +68,13 @@ class ClientCore:
             self._token = saved.token
             self._registrations.adopt(saved.client, fresh=False)
             self._resuming.begin(now)
-        self._events.emit(Event("ready"))
-        self._events.emit(Event("reissue_registrations"))
+            self._begin()
 
     def register(self, name: str, version: int | None = None, *, now: float) -> None:
         """Intend to be registered for an object, of which the application has this version."""
-        if version is not None and not 0 <= version <= MAX_NUMBER:
-            raise InvalidOption(f"{version} is no version of object {name[:32]!r}: it is from 0 to 2^63-1")
+        check_name(name)
+        if version is not None and not (isinstance(version, int) and 0 <= version <= MAX_NUMBER):
+            raise InvalidOption(f"{version!r} is no version of object {name[:32]!r}: it is from 0 to 2^63-1")
         self._registrations.register(name)
         self._dedup.track(name, version)
         self._resuming.registered(now)
@@ -105,6 +89,8 @@ class ClientCore:
 
     def acknowledge(self, handle: Handle) -> None:
         """The application has dealt with a notification."""
+        if not isinstance(handle, Handle):
+            raise InvalidOption("what is acknowledged is a handle: the one that the listener's method was given")
         if ack := self._dedup.acknowledge(handle, self._registrations.client):
             self._acknowledge(ack)
         self._events.settle(("notify_unknown" if handle.unknown else "notify", handle.object))
@@ -116,8 +102,11 @@ class ClientCore:
         return self._events.next()
 
     def fault(self, code: str, message: str, *, permanent: bool = False) -> None:
-        """Tell the listener that something is wrong; if `permanent`, give up."""
-        self.halted |= permanent
+        """Tell the listener that something is wrong; if `permanent`, give up, and say so of each object."""
+        if permanent and not self.halted:
+            self.halted = True
+            for name in self._registrations.intended:
+                self._events.emit(Event("registration_failure", (name, False, message), name))
         self._events.emit(Event("error", (code, message, permanent)))
 
     def delivered(self, event: Event, *, now: float) -> None:
@@ -169,10 +158,11 @@ class ClientCore:
             self._take_grant(message.grant, now)
         if self._token is None:
             return  # it is about a client that we are not any more
-        if message.invalid is not None:
+        ours = message.token in (None, self._token)  # else it is late, and about one that we have no more
+        if message.invalid is not None and ours:
             self._lose_token(now)
             return
-        if message.stale and not self._stale:
+        if message.stale and ours and not self._stale:
             self._stale = True
             self._say_hello(now)
         for status in message.status:
@@ -209,6 +199,9 @@ class ClientCore:
             self._hello = now + self._hellos.next()
             return [FromClient(self._token, hello=Hello(self._nonce, self.application))]
         self._act_on_time(now)
+        if self._acks:
+            # One message for all that the listener is just being told of, unless it takes its time.
+            self._acks_due = min(self._acks_due, now + self._pace.gather) if self._events.waiting else now
         found = []
         for message in self._due(now):
             if not self._bucket.take(now):
@@ -224,10 +217,10 @@ class ClientCore:
             return events
         if self._token is None or self._stale:
             due = self._hello
-        elif self._registrations.unsent or self._registrations.parts or self._acks:
+        elif self._registrations.unsent or self._registrations.parts:
             due = now
         else:
-            due = min(self._beat, self._repeat, self._sync, self._resuming.wake)
+            due = min(self._acks_due, self._beat, self._repeat, self._sync, self._resuming.wake)
         return min(events, max(due, self._quiet, self._bucket.ready(now)))
 
     def _due(self, now: float) -> Iterator[FromClient]:
@@ -238,14 +231,16 @@ class ClientCore:
             yield replace(message, sync=part)
         operations = [(name, mine.outstanding[name]) for name in mine.unsent]
         yielded = bool(mine.parts)
-        if operations or self._acks:
+        acks = tuple(self._acks.values()) if operations or now >= self._acks_due else ()
+        if operations or acks:
             yielded = True
             yield from split(
                 replace(
                     message,
                     register=tuple((name, one.number) for name, one in operations if one.register),
                     unregister=tuple((name, one.number) for name, one in operations if not one.register),
-                    acknowledge=tuple(self._acks.values()),
+                    acknowledge=acks,
+                    heartbeat=self._asks,
                 )
             )
         if not yielded and now >= self._beat:
@@ -257,6 +252,9 @@ class ClientCore:
             mine.unsent.pop(name, None)
         for ack in message.acknowledge:
             self._acks.pop((ack.name, ack.unknown), None)
+        if not self._acks:
+            self._acks_due = NEVER
+        self._asks &= not message.heartbeat
         if message.sync is not None:
             mine.parts.popleft()
             if not mine.parts:
@@ -270,6 +268,7 @@ class ClientCore:
         if now >= self._repeat:
             self._repeat = NEVER
             mine.repeat()
+            self._asks = True
         if now >= self._sync:
             self._sync = NEVER
             if mine.sync is not None:
@@ -287,14 +286,16 @@ class ClientCore:
             return  # an answer to an earlier hello, or the same once more
         mine = self._registrations
         fresh = not (grant.again and grant.client == mine.client)
-        again = mine.client is not None and fresh
+        first, again = mine.client is None, mine.client is not None and fresh
         self._nonce, self._token, self._stale = None, grant.token, False
         if fresh:
             self._resuming.end()
             self._dedup.forget_numbers()
             self._acks = {key: ack for key, ack in self._acks.items() if not ack.unknown}
             self._theirs = None
-        mine.adopt(grant.client, fresh=fresh)
+        if first:
+            self._begin()
+        self._progress(mine.adopt(grant.client, fresh=fresh), now)
         if now - self._granted > _STEADY_GRANT_S:
             self._hellos.reset()
         self._granted = self._beat = now
@@ -302,6 +303,11 @@ class ClientCore:
         self._events.emit(Event("write_state", (save(Saved(grant.client, grant.token), self.application),)))
         if again:
             self._events.emit(Event("reissue_registrations"))
+
+    def _begin(self) -> None:
+        """The client has a number and a token: the application can go on."""
+        self._events.emit(Event("ready"))
+        self._events.emit(Event("reissue_registrations"))
 
     def _lose_token(self, now: float) -> None:
         self._token = self._theirs = None

@@ -32,6 +32,11 @@ class Events:
         self._waiting: dict[tuple[str, str], Event] = {}
         self._failing: dict[tuple[str, str], _Failing] = {}
 
+    @property
+    def waiting(self) -> bool:
+        """Whether the listener has something to be told."""
+        return bool(self._waiting)
+
     def emit(self, event: Event) -> None:
         """Deliver this, and nothing older about the same thing."""
         self._waiting.pop(event.key, None)

@@ -35,7 +35,10 @@ class Listener:
     """
 
     def ready(self) -> Any:
-        """The client has started and can be used; it may not be connected yet."""
+        """The client has a number of the service's: at its first grant, or at once if it was started with a state.
+
+        Whatever is registered before that is sent then.
+        """
 
     def notify(self, object: str, version: int, payload: bytes | None = None) -> Any:
         """An object has this version. The payload is there if the update had one that was small enough."""
@@ -50,7 +53,10 @@ class Listener:
         """The service has, or no longer has, a registration for this object."""
 
     def registration_failure(self, object: str, transient: bool, reason: str) -> Any:
-        """The service refused a registration, and the client does not try again; if `transient`, you may later."""
+        """The service refused a registration, and the client does not try again; if `transient`, you may later.
+
+        You are told this of each object, too, when the client gives up because it is not let in.
+        """
 
     def reissue_registrations(self) -> Any:
         """Register for everything you want: after each start, and when the service had forgotten this client.

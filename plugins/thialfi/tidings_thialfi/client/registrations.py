@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tidings.errors import InvalidOption
-from tidings_thialfi.protocol.constants import MAX_ENTRIES, MAX_NUMBER, MAX_OBJECT_BYTES
+from tidings_thialfi.protocol.constants import MAX_ENTRIES, MAX_OBJECT_BYTES, MAX_SEQUENCE
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import Failure, Status, SyncPart
 
@@ -68,6 +68,7 @@ class Registrations:
         self._synced = 0
         self._taken = 0  # the largest number that the service has acted upon
         self._confirmed: set[str] = set()
+        self._left: set[str] = set()  # unregistered from, and no operation says so
 
     def register(self, name: str) -> None:
         """Intend to be registered."""
@@ -83,23 +84,31 @@ class Registrations:
             self._operate(name)
 
     def unregister(self, name: str) -> None:
-        """Intend not to be registered."""
-        if self._forget(name) and not self.resuming:
+        """Intend not to be registered. Whether it was or not, the application is told that it is not any more."""
+        check_name(name)
+        self._forget(name)
+        if self.resuming:
+            self._left.add(name)
+        else:
             self._operate(name)
 
-    def adopt(self, client: int, *, fresh: bool) -> None:
+    def adopt(self, client: int, *, fresh: bool) -> Changes:
         """Go by this client number. If it is `fresh`, the service has nothing of it: register for everything anew."""
+        changes: Changes = []
         if client != self.client:
             self.client = client
             self.digest = Digest.of(client, self.intended)
         if fresh:
+            changes = [(name, False) for name in self._given_up()]
             self.outstanding.clear()
+            self._left.clear()
             self._confirmed.clear()
             self._end_sync()
             self.resuming = False
             for name in self.intended:
                 self._operate(name)
         self.repeat()
+        return changes
 
     def repeat(self) -> None:
         """Send everything that is outstanding once more."""
@@ -161,11 +170,12 @@ class Registrations:
 
     def agree(self) -> Changes:
         """The service has what is intended: nothing is outstanding any more."""
+        gone = (self._confirmed - self.intended.keys()).union(self._given_up())
         self.outstanding.clear()
         self.unsent.clear()
+        self._left.clear()
         self._end_sync()
         self.resuming = False
-        gone = self._confirmed - self.intended.keys()
         new = [name for name in self.intended if name not in self._confirmed]
         self._confirmed = set(self.intended)
         return [(name, False) for name in sorted(gone)] + [(name, True) for name in new]
@@ -173,6 +183,7 @@ class Registrations:
     def begin_sync(self) -> None:
         """Send all that is intended, under a new number, which stands for all outstanding operations too."""
         self.resuming = False
+        self._left = set(self._given_up())
         self.outstanding.clear()
         self.unsent.clear()
         self.largest += 1
@@ -183,7 +194,7 @@ class Registrations:
     @property
     def exhausted(self) -> bool:
         """Whether there are hardly any numbers left, which only a fault can bring about."""
-        return self.largest > MAX_NUMBER - 2**40
+        return self.largest > MAX_SEQUENCE - 2**40
 
     def count_anew(self) -> None:
         """Begin with the first number again, for another client."""
@@ -216,6 +227,11 @@ class Registrations:
             self.digest = self.digest.minus(self.client, name)
         return True
 
+    def _given_up(self) -> list[str]:
+        """What the application has unregistered from, without an answer to that yet."""
+        outstanding = {name for name, one in self.outstanding.items() if not one.register}
+        return sorted(name for name in self._left | outstanding if name not in self.intended)
+
     def _end_sync(self) -> None:
         self.sync = None
         self.parts.clear()
@@ -223,6 +239,8 @@ class Registrations:
 
 def check_name(name: str) -> None:
     """Refuse what is no name of an object, where the application can see it."""
+    if not isinstance(name, str):
+        raise InvalidOption(f"an object's name is text, and not {name!r:.40}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:

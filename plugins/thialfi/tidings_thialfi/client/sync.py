@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from tidings_thialfi.client.aio import AsyncClient, ClientStopped, Credentials, Objects
-from tidings_thialfi.client.core import Pace
 from tidings_thialfi.client.listener import Event, Handle, Listener, call
+from tidings_thialfi.client.pace import Pace
 
 T = TypeVar("T")
 _STOP_TIMEOUT_S = 10.0
@@ -105,7 +105,7 @@ class Client:
 
     def register_many(self, objects: Objects) -> None:
         """Register for many objects: names, or pairs of name and version."""
-        self._do(_soon(self._client.register_many, list(objects)))
+        self._do(_soon(self._client.register_many, objects if isinstance(objects, str) else list(objects)))
 
     def unregister(self, object: str) -> None:
         """Do not hear of an object any more."""

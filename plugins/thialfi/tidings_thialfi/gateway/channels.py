@@ -1,7 +1,8 @@
 """Channels: how a message reaches one client, over a WebSocket, a trunk or a long poll.
 
-Sending never waits: what cannot be written at once is queued, so many bytes of it, and a client that does not take them
-is sent away. It comes again, and is told what it missed.
+Sending never waits: what cannot be written at once is queued. Whoever has much to send asks first whether there is
+`room`, and is called when there is some again; and nothing is read from a peer that does not read its answers. A peer
+that takes nothing for a while is sent away. It comes again, and is told what it missed.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import asyncio
 import contextlib
 import json
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aiohttp import web
 
@@ -26,20 +28,39 @@ CLOSE_TIMEOUT_S = 5.0  # what a client has to read why it is sent away
 
 
 class Pipe:
-    """Text out of a WebSocket, in order; `limit` bytes may wait. A task writes only while something waits."""
+    """Text out of a WebSocket, in order. A task writes only while something waits.
 
-    __slots__ = ("_bytes", "_closer", "_limit", "_queue", "_request", "_socket", "_writer", "closed", "slow")
+    There is `room` below `ahead` bytes; at `limit` bytes, or when none was taken for `stall` seconds, the other side is
+    too slow, and is given up.
+    """
 
-    def __init__(self, request: web.Request, socket: web.WebSocketResponse, limit: int) -> None:
+    __slots__ = ("_ahead", "_bytes", "_closer", "_gave_up", "_limit", "_queue", "_request", "_socket", "_stall",
+                 "_waiters", "_watchdog", "_writer", "_written", "closed")  # fmt: skip
+
+    def __init__(
+        self,
+        request: web.Request,
+        socket: web.WebSocketResponse,
+        *,
+        ahead: int,
+        limit: int,
+        stall: float,
+        gave_up: Callable[[], None],
+    ) -> None:
         self._request = request
         self._socket = socket
+        self._ahead = ahead
         self._limit = limit
+        self._stall = stall
+        self._gave_up = gave_up
         self._queue: deque[str] = deque()
         self._bytes = 0
+        self._waiters: deque[Callable[[], None]] = deque()
+        self._written = 0
         self._writer: asyncio.Task[None] | None = None
+        self._watchdog: asyncio.TimerHandle | None = None
         self._closer: asyncio.Task[None] | None = None
         self.closed = False
-        self.slow = False
 
     def send(self, text: str) -> bool:
         """Send this, soon; False if the other side is gone, or is too slow, and is sent away."""
@@ -48,11 +69,11 @@ class Pipe:
         self._queue.append(text)
         self._bytes += len(text)
         if self._bytes > self._limit:
-            self.slow = True
-            self.close(SLOW, "too slow")
+            self._give_up()
             return False
         if self._writer is None:
             self._writer = asyncio.create_task(self._write())
+            self._watch()
         return True
 
     def close(self, code: int, reason: str) -> None:
@@ -63,6 +84,7 @@ class Pipe:
         if code == SLOW:
             self._queue.clear()
         self._closer = asyncio.create_task(self._close(code, reason))
+        self._call_waiters()
 
     async def ended(self) -> None:
         """Wait until the other side knows why it was closed, if it was: whoever reads must not end before that."""
@@ -74,17 +96,62 @@ class Pipe:
         """How many bytes wait."""
         return self._bytes
 
+    @property
+    def room(self) -> bool:
+        """Whether more may be sent; a pipe that is closed has room, and takes nothing."""
+        return self._bytes < self._ahead or self.closed
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Call this, once, when there is room."""
+        self._waiters.append(work)
+
+    async def until_room(self) -> None:
+        """Wait until there is room."""
+        if not self.room:
+            found: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.when_room(lambda: None if found.done() else found.set_result(None))
+            await found
+
     async def _write(self) -> None:
         try:
             while self._queue:
                 text = self._queue.popleft()
                 await self._socket.send_str(text)
                 self._bytes -= len(text)
+                self._written += 1
+                self._call_waiters()
         except (ConnectionError, RuntimeError):  # gone; whoever reads from it finds out, and cleans up
             self.closed = True
             self._queue.clear()
+            self._call_waiters()
         finally:
             self._writer = None
+            if self._watchdog is not None:
+                self._watchdog.cancel()
+
+    def _watch(self) -> None:
+        """Look after a while whether something was written meanwhile.
+
+        The write itself is not given a timeout: aiohttp does not outlive a cancellation of one.
+        """
+
+        def look() -> None:
+            if self._written == before:
+                self._give_up()
+            else:
+                self._watch()
+
+        before = self._written
+        self._watchdog = asyncio.get_running_loop().call_later(self._stall, look)
+
+    def _call_waiters(self) -> None:
+        while self._waiters and self.room:
+            self._waiters.popleft()()
+
+    def _give_up(self) -> None:
+        if not self.closed:
+            self._gave_up()
+            self.close(SLOW, "too slow")
 
     async def _close(self, code: int, reason: str) -> None:
         transport = self._request.transport
@@ -135,6 +202,15 @@ class ClientChannel:
         """Whether something waits to be read by the client."""
         return False
 
+    @property
+    def room(self) -> bool:
+        """Whether more may be sent; a channel that is closed has room, and takes nothing."""
+        return True
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Call this, once, when there is room."""
+        raise NotImplementedError
+
 
 class SocketChannel(ClientChannel):
     """A WebSocket of one client."""
@@ -158,6 +234,15 @@ class SocketChannel(ClientChannel):
     def busy(self) -> bool:
         """Whether something waits to be read by the client."""
         return self.pipe.waiting > 0
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be sent."""
+        return self.pipe.room
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Call this, once, when there is room."""
+        self.pipe.when_room(work)
 
 
 class TagChannel(ClientChannel):
@@ -189,55 +274,70 @@ class TagChannel(ClientChannel):
         """Whether something waits to be read by the proxy."""
         return self._pipe.waiting > 0
 
+    @property
+    def room(self) -> bool:
+        """Whether more may be sent."""
+        return self._pipe.room
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Call this, once, when there is room."""
+        self._pipe.when_room(work)
+
 
 class PollChannel(ClientChannel):
-    """A client that polls: what it is told waits for its next poll."""
+    """A client that polls: what it is told waits for its next poll. There is room below `ahead` bytes."""
 
-    __slots__ = ("_bytes", "_limit", "_queue", "_ready", "closed", "polled", "polling")
+    __slots__ = ("_ahead", "_bytes", "_queue", "_ready", "_waiters", "closed", "polled", "polling")
     kind = "poll"
 
-    def __init__(self, limit: int, address: str, authorization: str | None, bucket: Bucket, now: float) -> None:
+    def __init__(self, ahead: int, address: str, authorization: str | None, bucket: Bucket, now: float) -> None:
         super().__init__(address, authorization, bucket)
-        self._limit = limit
+        self._ahead = ahead
         self._bytes = 0
         self._queue: deque[str] = deque()
+        self._waiters: deque[Callable[[], None]] = deque()
         self._ready = asyncio.Event()
         self.polled = now
         self.polling = 0
-        self.closed: tuple[int, str] | None = None
+        self.closed = False
 
     def send_text(self, text: str) -> bool:
         """Send a message that is encoded already."""
-        if self.closed is not None:
+        if self.closed:
             return False
         self._queue.append(text)
         self._bytes += len(text)
         self._ready.set()
-        if self._bytes > self._limit:
-            self.close(SLOW, "too slow")
-            return False
         return True
 
     def close(self, code: int, reason: str) -> None:
         """End the channel: a poll that is under way returns."""
-        if self.closed is None:
-            self.closed = (code, reason)
-            if code == SLOW:
-                self._queue.clear()
-            self._ready.set()
+        self.closed = True
+        self._ready.set()
 
-    async def receive(self, seconds: float) -> list[Any]:
+    async def receive(self, seconds: float) -> list[str]:
         """What there is for the client, waiting so long for it."""
-        if not self._queue and self.closed is None and seconds > 0:
+        if not self._queue and not self.closed and seconds > 0:
             self._ready.clear()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ready.wait(), seconds)
-        found = [json.loads(text) for text in self._queue]
+        found = list(self._queue)
         self._queue.clear()
         self._bytes = 0
+        while self._waiters and self.room:
+            self._waiters.popleft()()
         return found
 
     @property
     def busy(self) -> bool:
         """Whether something waits to be polled."""
         return self._bytes > 0
+
+    @property
+    def room(self) -> bool:
+        """Whether more may be sent."""
+        return self._bytes < self._ahead or self.closed
+
+    def when_room(self, work: Callable[[], None]) -> None:
+        """Call this, once, when there is room."""
+        self._waiters.append(work)

@@ -25,6 +25,7 @@ from tidings_thialfi.gateway.effects import (
     MarkOnline,
     OpenLink,
     PendingWanted,
+    RoomToSend,
     SessionBegan,
     SessionDisplaced,
     SessionEnded,
@@ -101,6 +102,10 @@ class Dispatcher:
 
     # Time
 
+    def resend(self, now: float) -> None:
+        """Send again what was not acknowledged for too long."""
+        self._carry_out(self._outbound.resend(now))
+
     def find_routes(self) -> None:
         """Look for routes where there are none."""
         self._carry_out(self._routes.retry())
@@ -142,6 +147,8 @@ class Dispatcher:
                     self._inbound.dismiss(session, DISPLACED, "the client came on another channel")
                 case PendingWanted(session):
                     self._carry_out(self._routes.announce(session))
+                case RoomToSend(session):
+                    self._outbound.pump(session)
                 case OpenLink(link):
                     self._following[link] = task = asyncio.create_task(self._follow(link))
                     task.add_done_callback(partial(self._followed, link))

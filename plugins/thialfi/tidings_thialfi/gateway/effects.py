@@ -44,6 +44,12 @@ class PendingWanted(NamedTuple):
     session: Session
 
 
+class RoomToSend(NamedTuple):
+    """A client has acknowledged something, or is to be answered: what waits for it can be sent."""
+
+    session: Session
+
+
 class MarkOnline(NamedTuple):
     """The stage is to know that a client is here, and that what it is told arrives: it tells all that is pending."""
 
@@ -74,6 +80,7 @@ Effect = (
     | SessionDisplaced
     | SessionInvalidated
     | PendingWanted
+    | RoomToSend
     | MarkOnline
     | MarkOffline
     | OpenLink

@@ -110,7 +110,7 @@ class Gateway:
             cluster.stream(operations_of(service)).async_producer(linger=0.002), self.metrics
         )
         self._producer = cluster.stream(publish_to).async_producer() if publish_to else None
-        self._sessions = Sessions()
+        self._sessions = Sessions(self.options)
         self._inbound = Inbound(
             self._sessions,
             keys,
@@ -227,7 +227,7 @@ class Gateway:
                 await asyncio.wait_for(stop.wait(), pause)
             except TimeoutError:
                 now = time.monotonic()
-                self._outbound.resend(now)
+                self._dispatcher.resend(now)
                 if now - swept >= SWEEP_INTERVAL_S:
                     swept = now
                     self._dispatcher.find_routes()
@@ -255,7 +255,7 @@ class Gateway:
     async def _send_stale(self) -> None:
         """Have clients get tokens of the new identity, a part of them at a time; who says something is told anyway."""
         for number, session in enumerate(self._sessions):
-            session.channel.send(FromService(stale=True))
+            session.channel.send(FromService(stale=True, token=session.token))
             if number % STALE_CLIENTS_PER_S == STALE_CLIENTS_PER_S - 1:
                 await asyncio.sleep(1.0)
 

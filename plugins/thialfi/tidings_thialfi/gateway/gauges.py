@@ -24,7 +24,7 @@ class GatewayGauges(Collector):
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """A sample of each."""
-        unacknowledged = sum(len(session.pending) for session in self._sessions)
+        unacknowledged = sum(len(session.outbox.pending) for session in self._sessions)
         for name, about, value in (
             ("connections", "WebSockets and polls of clients.", self._limits.open),
             ("sessions", "Clients that are online here.", len(self._sessions)),

@@ -27,7 +27,9 @@ from tidings_thialfi.gateway.trunk import Trunk
 from tidings_thialfi.protocol.constants import SUBPROTOCOL, TRUNK_SUBPROTOCOL, VERSION
 from tidings_thialfi.protocol.messages import BadMessage
 
-MAX_PEER_QUEUE_BYTES = 64 * 2**20  # for a slow proxy, or for another gateway
+CLIENT_AHEAD_BYTES = 64 * 2**10  # that wait for a client; while there are more, nothing is read from it
+PEER_AHEAD_BYTES = 4 * 2**20  # that wait for a proxy, or for another gateway
+QUEUE_PER_AHEAD = 16  # so many times as much waits for nobody, whatever happens
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +62,7 @@ class HttpServer:
             most=options.max_connections, most_per_address=options.max_per_address, origins=options.origins
         )
         self._sockets: set[Pipe] = set()
-        self._polls = Polls(dispatcher, options, metrics)
+        self._polls = Polls(dispatcher, options)
         self._closing: tuple[int, str] | None = None
         self.app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guarded])
         self.app.router.add_get("/v1/client", self._client)
@@ -121,12 +123,13 @@ class HttpServer:
                         pipe.close(MALFORMED, "messages are text")
                         break
                     await self._dispatcher.receive(channel, message.data)
+                    await pipe.until_room()
                     if pipe.closed:
                         break
             finally:
                 self._dispatcher.leave(channel)
 
-        return await self._socket(request, SUBPROTOCOL, converse, self._options.max_queue, counted=True)
+        return await self._socket(request, SUBPROTOCOL, converse, counted=True)
 
     # Many clients a WebSocket
 
@@ -139,7 +142,7 @@ class HttpServer:
             trunk = Trunk(pipe, request.remote or "", self._dispatcher, self._options, self._metrics)
             await trunk.converse(socket)
 
-        return await self._socket(request, TRUNK_SUBPROTOCOL, converse, MAX_PEER_QUEUE_BYTES, counted=False)
+        return await self._socket(request, TRUNK_SUBPROTOCOL, converse, counted=False)
 
     # Other gateways
 
@@ -160,7 +163,7 @@ class HttpServer:
             finally:
                 self._dispatcher.relay_closed(pipe)
 
-        return await self._socket(request, RELAY_SUBPROTOCOL, converse, MAX_PEER_QUEUE_BYTES, counted=False)
+        return await self._socket(request, RELAY_SUBPROTOCOL, converse, counted=False)
 
     # Long polls
 
@@ -179,7 +182,7 @@ class HttpServer:
             return web.json_response({"receive": [fault]}, status=400)
         finally:
             self.limits.release(address)
-        return web.json_response({"receive": received})
+        return web.Response(text=f'{{"receive":[{",".join(received)}]}}', content_type="application/json")
 
     async def _preflight(self, request: web.Request) -> web.StreamResponse:
         headers = {
@@ -231,7 +234,6 @@ class HttpServer:
         request: web.Request,
         protocol: str,
         converse: Callable[[web.WebSocketResponse, Pipe], Awaitable[None]],
-        queue: int,
         *,
         counted: bool,
     ) -> web.StreamResponse:
@@ -250,7 +252,15 @@ class HttpServer:
             max_msg_size=2 * self._options.max_message if protocol == SUBPROTOCOL else MAX_FRAME_BYTES,
             timeout=5.0,
         )
-        pipe = Pipe(request, socket, queue)
+        ahead = CLIENT_AHEAD_BYTES if protocol == SUBPROTOCOL else PEER_AHEAD_BYTES
+        pipe = Pipe(
+            request,
+            socket,
+            ahead=ahead,
+            limit=QUEUE_PER_AHEAD * ahead,
+            stall=self._options.stall,
+            gave_up=self._metrics.limited.labels("slow").inc,
+        )
         try:
             await socket.prepare(request)
             if self._closing is not None:
@@ -266,8 +276,6 @@ class HttpServer:
                 self.limits.release(address)
             if socket.close_code == 1009:
                 self._metrics.limited.labels("large").inc()
-            if pipe.slow:
-                self._metrics.limited.labels("slow").inc()
             pipe.closed = True
         return socket
 

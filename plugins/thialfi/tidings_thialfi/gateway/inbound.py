@@ -20,6 +20,7 @@ from tidings_thialfi.gateway.effects import (
     Effect,
     Effects,
     PendingWanted,
+    RoomToSend,
     SessionBegan,
     SessionDisplaced,
     SessionEnded,
@@ -28,7 +29,7 @@ from tidings_thialfi.gateway.hooks import Caller, Guard
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.operations import OperationWriter, Row
 from tidings_thialfi.gateway.options import GatewayOptions
-from tidings_thialfi.gateway.sessions import Session, Sessions
+from tidings_thialfi.gateway.sessions import NOT_PERMITTED, Session, Sessions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import BadMessage, Fault, FromClient, FromService, Grant, parse_client
 from tidings_thialfi.protocol.tokens import ClientToken, TokenExpired, TokenForged, TokenKeys
@@ -101,16 +102,17 @@ class Inbound:
         outcome = session.take(message, self._clock(), self._options, refused)
         if outcome.rows and not await self._durable(channel, outcome.rows):
             return NOTHING
-        room = session.settle(message)
+        more = session.settle(message)
         self._sessions.track(session, self._clock())
+        for failure in outcome.failed:
+            session.outbox.report(failure)
+            denied = failure.reason == NOT_PERMITTED
+            (self._count("registration") if denied else self._metrics.limited.labels("registrations").inc())
         if outcome.answer is not None:
-            for failure in outcome.answer.failed:
-                denied = failure.reason == "not permitted"
-                (self._count("registration") if denied else self._metrics.limited.labels("registrations").inc())
             if outcome.answer.sync:
                 self._metrics.syncs.inc()
             channel.send(outcome.answer)
-        return (PendingWanted(session),) if room else NOTHING
+        return (PendingWanted(session), RoomToSend(session)) if more else (RoomToSend(session),)
 
     def client_of(self, text: str) -> int:
         """Whose message this is, by its token; -1 if that is not sure, or if it says anew who it is."""
@@ -155,7 +157,7 @@ class Inbound:
             except TokenExpired as error:
                 old = error.token
             except TokenForged:
-                self._invalid(channel)
+                self._invalid(channel, message.token)
                 return NOTHING, None
         user = await self._guard.user(
             Caller(hello.application, hello.credentials, channel.authorization, channel.address)
@@ -189,6 +191,7 @@ class Inbound:
         token = self._keys.issue(client, identity, hello.application, self._options.token_lifetime)
         grant = Grant(hello.nonce, token, client, old is not None)
         effects, session = self._begin(channel, client, hello.application)
+        session.token = token
         # A service that knows nothing of the client must be told what it wants, whatever digests say meanwhile.
         channel.send(FromService(grant=grant, interval=self._options.heartbeat, sync=forgotten))
         return effects, session if old is not None else None
@@ -199,17 +202,19 @@ class Inbound:
         try:
             token = self._keys.check(message.token)
         except TokenExpired:
-            self._stale(channel, "expired")
+            self._stale(channel, message.token, "expired")
             return NOTHING, None
         except TokenForged:
-            self._invalid(channel)
+            self._invalid(channel, message.token)
             return NOTHING, None
         if channel.user is None and not self._guard.on:
             channel.user = ""
         if channel.user is None or token.identity != self._identity_of(channel.user):
-            self._stale(channel, "stale")  # with hooks: it must say on each channel who it is
+            self._stale(channel, message.token, "stale")  # with hooks: it must say on each channel who it is
             return NOTHING, None
-        return self._begin(channel, token.client, token.application)
+        effects, session = self._begin(channel, token.client, token.application)
+        session.token = message.token
+        return effects, session
 
     def _begin(self, channel: ClientChannel, client: int, application: str) -> tuple[Effects, Session]:
         """The channel's session: the one that it has, or a new one, which takes the client from older channels."""
@@ -221,7 +226,7 @@ class Inbound:
             channel.session = None
             if self._sessions.end(session) and session.client != client:
                 effects.append(SessionEnded(session))
-        session = Session(client, application, channel.user or "", channel, self._clock())
+        session = Session(client, application, channel.user or "", channel, self._clock(), self._sessions.outbox())
         older = self._sessions.begin(session)
         channel.session = session
         if older is not None:
@@ -255,13 +260,13 @@ class Inbound:
         if channel.faults >= MAX_MALFORMED_MESSAGES:
             channel.close(MALFORMED, "too many messages that make no sense")
 
-    def _stale(self, channel: ClientChannel, reason: str) -> None:
+    def _stale(self, channel: ClientChannel, token: str, reason: str) -> None:
         self._count(reason)
-        channel.send(FromService(stale=True))
+        channel.send(FromService(stale=True, token=token))
 
-    def _invalid(self, channel: ClientChannel) -> None:
+    def _invalid(self, channel: ClientChannel, token: str) -> None:
         self._count("forged")
-        channel.send(FromService(invalid="this is no token of ours"))
+        channel.send(FromService(invalid="this is no token of ours", token=token))
 
     def _count(self, reason: str) -> None:
         self._metrics.refused.labels(reason).inc()

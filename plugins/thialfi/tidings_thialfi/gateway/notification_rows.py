@@ -1,4 +1,4 @@
-"""What the stage says to clients: rows of the stream of notifications, and the messages that are made of them."""
+"""What the stage says to clients: rows of the stream of notifications, and what sessions make of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidings_thialfi.gateway.sessions import Session
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.constants import MAX_PAYLOAD_BYTES
 from tidings_thialfi.protocol.digests import Digest
-from tidings_thialfi.protocol.messages import FromService, Notice, Status
+from tidings_thialfi.protocol.messages import Notice, Status
 
 
 class NotificationRow(NamedTuple):
@@ -53,23 +53,19 @@ def rows_of(batch: pa.RecordBatch, wanted: Callable[[int], bool]) -> Iterator[No
             yield NotificationRow(int(client), say, version or 0, about_what, int(count), int(total), kept)
 
 
-def message_of(session: Session, rows: Iterable[NotificationRow], now: float, most: int) -> FromService:
-    """The message that a client is to be sent. What it must acknowledge is kept in its session, `most` of it."""
-    notices: dict[tuple[str, bool], Notice] = {}
-    statuses: list[Status] = []
-    digest, seen, invalid = None, None, None
+def take_in(session: Session, rows: Iterable[NotificationRow]) -> str | None:
+    """Put what the stage says into a client's outbox; or the reason why the client is not known any more."""
+    invalid = None
     for row in rows:
-        if row.say in (stream_schema.NOTIFY, stream_schema.UNKNOWN):
-            notice = Notice(row.name, row.version, row.say == stream_schema.UNKNOWN, row.payload)
-            if session.notify(notice, now, most):
-                notices[notice.name, notice.unknown] = notice
-        elif row.say in (stream_schema.REGISTERED, stream_schema.UNREGISTERED):
-            statuses.append(Status(row.name, row.say == stream_schema.REGISTERED, row.version))
-        elif row.say == stream_schema.DIGEST:
-            session.take_digest(Digest(row.registrations, row.sum), row.version)
-            digest, seen = session.digest, session.seen
-        elif row.say == stream_schema.INVALID:
-            invalid = row.name or "not known any more"
-    return FromService(
-        invalid=invalid, digest=digest, seen=seen, notify=tuple(notices.values()), status=tuple(statuses)
-    )
+        match row.say:
+            case stream_schema.NOTIFY | stream_schema.UNKNOWN:
+                session.outbox.notify(Notice(row.name, row.version, row.say == stream_schema.UNKNOWN, row.payload))
+            case stream_schema.REGISTERED | stream_schema.UNREGISTERED:
+                session.outbox.report(Status(row.name, row.say == stream_schema.REGISTERED, row.version))
+            case stream_schema.DIGEST:
+                session.take_digest(Digest(row.registrations, row.sum), row.version)
+                if session.digest is not None:
+                    session.outbox.tell_digest(session.digest, session.seen)
+            case stream_schema.INVALID:
+                invalid = row.name or "not known any more"
+    return invalid

@@ -26,8 +26,10 @@ class GatewayOptions:
     | `poll_wait` | 55 | the longest that a long poll is held, in seconds |
     | `poll_gap` | 60 | a client that polls is gone when it has not for so many seconds |
     | `max_message` | 64 KiB | bytes of a message from a client |
-    | `max_queue` | 256 KiB | bytes that wait for a client that reads slowly; beyond them it is sent away (3008) |
-    | `max_pending` | 1,000 | objects of a client of which a notification is kept until it is acknowledged |
+    | `stall` | 30 | a client that has taken nothing for so many seconds, while something waits, is sent away (3008) |
+    | `max_queue` | 256 KiB | the window: bytes of notifications that a client was sent and has not acknowledged |
+    | `max_pending` | 4 MiB | bytes kept for a client; what is beyond is asked of the stage again |
+    | `max_pending_total` | 256 MiB | bytes kept for all clients |
     | `max_registrations` | 10,000 | objects that a client may be registered for |
     | `rate`, `burst` | 20, 100 | messages a second of one client, and how many at once |
     | `max_connections` | 20,000 | connections in all |
@@ -43,8 +45,10 @@ class GatewayOptions:
     poll_wait: float = 55.0
     poll_gap: float = 60.0
     max_message: int = MAX_MESSAGE_BYTES
+    stall: float = 30.0
     max_queue: int = 256 * 2**10
-    max_pending: int = 1000
+    max_pending: int = 4 * 2**20
+    max_pending_total: int = 256 * 2**20
     max_registrations: int = 10_000
     rate: float = 20.0
     burst: int = 100

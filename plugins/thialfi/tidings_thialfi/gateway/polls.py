@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from typing import Any
 
-from tidings_thialfi.gateway.channels import SLOW, PollChannel
+from tidings_thialfi.gateway.channels import PollChannel
 from tidings_thialfi.gateway.dispatch import Dispatcher
-from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.options import GatewayOptions
-from tidings_thialfi.protocol.fields import malformed
+from tidings_thialfi.protocol.fields import malformed, unique
 
 MAX_POLL_MESSAGES = 64
 
@@ -18,13 +16,12 @@ MAX_POLL_MESSAGES = 64
 class Polls:
     """The clients that poll."""
 
-    def __init__(self, dispatcher: Dispatcher, options: GatewayOptions, metrics: GatewayMetrics) -> None:
+    def __init__(self, dispatcher: Dispatcher, options: GatewayOptions) -> None:
         self._dispatcher = dispatcher
         self._options = options
-        self._metrics = metrics
         self._channels: dict[int, PollChannel] = {}
 
-    async def answer(self, body: bytes, address: str, authorization: str | None) -> list[Any]:
+    async def answer(self, body: bytes, address: str, authorization: str | None) -> list[str]:
         """What there is for the client, after taking what it sends; `BadMessage` if the body is no poll."""
         messages, wait = poll_of(body, self._options.poll_wait)
         fresh = PollChannel(self._options.max_queue, address, authorization, self._options.bucket(), time.monotonic())
@@ -39,7 +36,7 @@ class Polls:
         finally:
             channel.polling -= 1
             channel.polled = time.monotonic()
-            if channel.closed is not None:
+            if channel.closed:
                 self._forget(channel)
 
     def sweep(self) -> None:
@@ -47,7 +44,7 @@ class Polls:
         now = time.monotonic()
         for channel in list(self._channels.values()):
             idle = not channel.polling and now - channel.polled >= self._options.poll_gap
-            if idle or channel.closed is not None:
+            if idle or channel.closed:
                 self._forget(channel)
 
     def close(self, code: int, reason: str) -> None:
@@ -57,11 +54,8 @@ class Polls:
             self._forget(channel)
 
     def _forget(self, channel: PollChannel) -> None:
-        known = [client for client, one in self._channels.items() if one is channel]
-        for client in known:
+        for client in [client for client, one in self._channels.items() if one is channel]:
             del self._channels[client]
-        if known and channel.closed is not None and channel.closed[0] == SLOW:
-            self._metrics.limited.labels("slow").inc()
         self._dispatcher.leave(channel)
 
 
@@ -69,12 +63,13 @@ def poll_of(body: bytes, longest: float) -> tuple[list[str], float]:
     """The messages of a poll, and how long it is to be held.
 
     >>> poll_of(b'{"send": [{"v": "1.0"}], "wait": 900}', 55.0)
-    (['{"v": "1.0"}'], 55.0)
+    (['{"v":"1.0"}'], 55.0)
     """
     try:
-        value = json.loads(body)
+        value = json.loads(body, object_pairs_hook=unique)
         messages, wait = value["send"], value.get("wait", longest)
-        texts = [json.dumps(one, ensure_ascii=False) for one in messages]
+        # Without blanks: a message that was small enough must not grow.
+        texts = [json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in messages]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise malformed("a poll is an object with `send`, an array of messages, and `wait`") from None
     if not isinstance(messages, list) or not 1 <= len(texts) <= MAX_POLL_MESSAGES:

@@ -1,9 +1,9 @@
 """What a gateway knows of the clients that are connected to it, and what follows from what they say. No I/O here.
 
-A session is one client on one channel. It holds what was not acknowledged, the newest version of each object only; the
-digest of the registrations that the service has, as the stage last sent it; and the parts of a `sync` that has not all
-come. All of it is soft: when a session ends nothing is lost, because the client's next `online` makes the stage tell it
-everything that is pending.
+A session is one client on one channel. It holds what the client is still to hear, in its outbox; the digest of the
+registrations that the service has, as the stage last sent it; and the parts of a `sync` that has not all come. All of
+it is soft: when a session ends nothing is lost, because the client's next `online` makes the stage tell it everything
+that is pending.
 """
 
 from __future__ import annotations
@@ -12,21 +12,15 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tidings_thialfi.gateway.client_outbox import Budget, ClientOutbox
 from tidings_thialfi.gateway.operations import Row
 from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.digests import Digest
-from tidings_thialfi.protocol.messages import Failure, FromClient, FromService, Notice, SyncPart
+from tidings_thialfi.protocol.messages import Failure, FromClient, FromService, SyncPart
 
+NOT_PERMITTED = "not permitted"
 SYNC_REQUEST_INTERVAL_S = 10.0  # the answer to an earlier request for a sync may be on its way
-
-
-@dataclass(slots=True)
-class Pending:
-    """A notification that is not acknowledged, and when it was last sent."""
-
-    notice: Notice
-    sent: float
 
 
 @dataclass(slots=True)
@@ -37,17 +31,13 @@ class SyncParts:
     parts: int
     received: dict[int, tuple[str, ...]] = field(default_factory=dict)
 
-    @property
-    def objects(self) -> int:
-        """How many objects were received."""
-        return sum(map(len, self.received.values()))
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What follows from a message: rows that must be durable before the answer is given, if there is one."""
 
     rows: tuple[Row, ...] = ()
+    failed: tuple[Failure, ...] = ()
     answer: FromService | None = None
 
 
@@ -55,16 +45,20 @@ class Session:
     """One client, online at this gateway, on `channel`."""
 
     __slots__ = (
-        "announced", "application", "channel", "client", "digest", "largest_sent", "last_seen", "more_than_kept",
-        "parts", "pending", "registrations", "routed", "seen", "sync_requested", "user",
+        "_asked", "_fresh", "_registered", "announced", "application", "channel", "client", "digest", "largest_sent",
+        "last_seen", "outbox", "parts", "routed", "seen", "sync_requested", "token", "user",
     )  # fmt: skip
 
-    def __init__(self, client: int, application: str, user: str, channel: Any, now: float) -> None:
+    def __init__(
+        self, client: int, application: str, user: str, channel: Any, now: float, outbox: ClientOutbox
+    ) -> None:
         self.client = client
         self.application = application
         self.user = user
         self.channel = channel
         self.last_seen = now
+        self.token: str | None = None
+        """What the client goes by; when it is told that this is not good any more, it is told which."""
         self.routed = False
         """Whether what the stage says to this client arrives here."""
         self.announced = now
@@ -73,12 +67,15 @@ class Session:
         self.seen = 0
         self.largest_sent = 0
         """The largest number of an operation that went to the stage from here."""
-        self.registrations = 0
+        self._registered = 0
+        """How many objects the client is registered for, as the stage last said."""
+        self._fresh = 0
+        """How many it has registered for since."""
+        self._asked: set[str] = set()
+        """Those that it has registered for on this channel: to repeat it costs nothing."""
         self.sync_requested = float("-inf")
         self.parts: SyncParts | None = None
-        self.pending: dict[tuple[str, bool], Pending] = {}
-        self.more_than_kept = False
-        """Whether something is pending that is not kept here, and must be asked for again."""
+        self.outbox = outbox
 
     def wanted(self, message: FromClient) -> frozenset[str]:
         """The objects that the client would be registered for, to be authorized."""
@@ -96,62 +93,55 @@ class Session:
             op = stream_schema.ACKNOWLEDGE_UNKNOWN if ack.unknown else stream_schema.ACKNOWLEDGE
             made.append(self._row(op, ack.version, object=ack.name))
         wants_sync = self._differs(message, now)
-        if not (failed or wants_sync or message.heartbeat):
-            return Outcome(tuple(made))
+        if not (wants_sync or message.heartbeat):
+            return Outcome(tuple(made), tuple(failed))
         if wants_sync:
             self.sync_requested = now
         seen = None if self.digest is None else self.seen
-        return Outcome(tuple(made), FromService(digest=self.digest, seen=seen, failed=tuple(failed), sync=wants_sync))
+        return Outcome(tuple(made), tuple(failed), FromService(digest=self.digest, seen=seen, sync=wants_sync))
 
     def settle(self, message: FromClient) -> bool:
-        """The message's rows are durable: forget what it acknowledged; True if there is room for what was not kept."""
+        """The message's rows are durable: forget what it acknowledged; True if the stage is to be asked for more."""
         for ack in message.acknowledge:
-            known = self.pending.get((ack.name, ack.unknown))
-            if known is not None and known.notice.version <= ack.version:
-                del self.pending[ack.name, ack.unknown]
-        if self.more_than_kept and not self.pending:
-            self.more_than_kept = False
-            return True
-        return False
-
-    def notify(self, notice: Notice, now: float, most: int) -> bool:
-        """Keep a notification until it is acknowledged; False if a later version is known already."""
-        key = (notice.name, notice.unknown)
-        known = self.pending.get(key)
-        if known is not None and known.notice.version > notice.version:
-            return False
-        if known is None and len(self.pending) >= most:
-            self.more_than_kept = True
-        else:
-            self.pending[key] = Pending(notice, now)
-        return True
-
-    def due(self, now: float, resend: float) -> list[Notice]:
-        """What was sent so long ago that it is to be sent again."""
-        found = [one for one in self.pending.values() if now - one.sent >= resend]
-        for one in found:
-            one.sent = now
-        return [one.notice for one in found]
+            self.outbox.acknowledge(ack)
+        return self.outbox.exhausted()
 
     def take_digest(self, digest: Digest, seen: int) -> None:
         """The stage has sent the digest of the client's registrations, as of this number."""
         if seen >= self.seen:
             self.digest, self.seen = digest, seen
-            self.registrations = digest.count
+            self._registered = digest.count
+            if seen >= self.largest_sent:
+                self._fresh = 0
 
     def _operations(
         self, message: FromClient, options: GatewayOptions, refused: Collection[str], failed: list[Failure]
     ) -> Iterator[Row]:
+        intends = None if message.digest is None else message.digest.count
         for name, number in message.register:
             if name in refused:
-                failed.append(Failure(name, number, False, "not permitted"))
-            elif self.registrations >= options.max_registrations:
-                failed.append(Failure(name, number, False, f"more than {options.max_registrations:,} registrations"))
+                failed.append(Failure(name, number, False, NOT_PERMITTED))
+            elif self._is_beyond(name, intends, options.max_registrations):
+                failed.append(_too_many(name, number, options))
             else:
-                self.registrations += 1
+                self._fresh += name not in self._asked
+                self._asked.add(name)
                 yield self._operation(stream_schema.REGISTER, number, object=name)
         for name, number in message.unregister:
+            self._fresh -= name in self._asked
+            self._asked.discard(name)
             yield self._operation(stream_schema.UNREGISTER, number, object=name)
+
+    def _is_beyond(self, name: str, intends: int | None, most: int) -> bool:
+        """Whether a registration is one too many. One that repeats another is not, and only the client knows which do.
+
+        So it is believed how many it intends in all; if that is not true, the next digest of the stage shows it.
+        """
+        if name in self._asked:
+            return False
+        if len(self._asked) >= most or self._registered > most:
+            return True
+        return intends is not None and intends > most and self._registered + self._fresh >= most
 
     def _sync(
         self, part: SyncPart, options: GatewayOptions, refused: Collection[str], failed: list[Failure]
@@ -160,23 +150,21 @@ class Session:
             return []  # a late part of an earlier sync
         if self.parts is None or self.parts.number < part.number or self.parts.parts != part.parts:
             self.parts = SyncParts(part.number, part.parts)
+        others = {name for at, some in self.parts.received.items() if at != part.part for name in some}
         allowed: list[str] = []
-        room = options.max_registrations - self.parts.objects + len(self.parts.received.get(part.part, ()))
         for name in dict.fromkeys(part.objects):
             if name in refused:
-                failed.append(Failure(name, part.number, False, "not permitted"))
-            elif len(allowed) >= room:
-                failed.append(
-                    Failure(name, part.number, False, f"more than {options.max_registrations:,} registrations")
-                )
-            else:
+                failed.append(Failure(name, part.number, False, NOT_PERMITTED))
+            elif name not in others and len(others) + len(allowed) >= options.max_registrations:
+                failed.append(_too_many(name, part.number, options))
+            elif name not in others:
                 allowed.append(name)
         self.parts.received[part.part] = tuple(allowed)
         if len(self.parts.received) < part.parts:
             return []
         names = [name for _, some in sorted(self.parts.received.items()) for name in some]
         self.parts = None
-        self.registrations = len(names)
+        self._asked, self._registered, self._fresh = set(names), len(names), 0
         # The registrations go first: then no reader ever sees the client without them.
         found = [self._operation(stream_schema.REGISTER, part.number, object=name) for name in names]
         return [*found, self._operation(stream_schema.SYNC, part.number)]
@@ -197,10 +185,17 @@ class Session:
         return stream_schema.operation(self.client, op, number, source=self.application, **more)
 
 
+def _too_many(name: str, number: int, options: GatewayOptions) -> Failure:
+    """It may work later: when the client has given up others."""
+    return Failure(name, number, True, f"more than {options.max_registrations:,} registrations")
+
+
 class Sessions:
     """All sessions of a gateway, one a client; the newest channel of a client has it."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: GatewayOptions | None = None) -> None:
+        self._options = options or GatewayOptions()
+        self._shared = Budget(self._options.max_pending_total)
         self._by_client: dict[int, Session] = {}
         self._unacknowledged: dict[int, float] = {}
         """The clients of which something is not acknowledged, and since when; it may have been sent later."""
@@ -215,9 +210,15 @@ class Sessions:
         """The client's session, if it is online here."""
         return self._by_client.get(client)
 
+    def outbox(self) -> ClientOutbox:
+        """An outbox for one more session."""
+        return ClientOutbox(self._options.max_pending, self._options.max_queue, self._shared)
+
     def begin(self, session: Session) -> Session | None:
         """A client has come; its session on an older channel, which is over now, if there is one."""
         older = self._by_client.get(session.client)
+        if older is not None:
+            older.outbox.clear()
         self._by_client[session.client] = session
         self._unacknowledged.pop(session.client, None)
         return older
@@ -228,23 +229,26 @@ class Sessions:
             return False
         del self._by_client[session.client]
         self._unacknowledged.pop(session.client, None)
+        session.outbox.clear()
         return True
 
     def track(self, session: Session, now: float) -> None:
         """Something was kept for the session, or acknowledged."""
-        if session.pending and self._by_client.get(session.client) is session:
+        outbox = session.outbox
+        if (outbox.pending or outbox.more_than_kept) and self._by_client.get(session.client) is session:
             self._unacknowledged.setdefault(session.client, now)
         else:
             self._unacknowledged.pop(session.client, None)
 
-    def due(self, now: float, resend: float) -> Iterator[tuple[Session, list[Notice]]]:
-        """What is to be sent again, to whom."""
-        for client in [client for client, since in self._unacknowledged.items() if now - since >= resend]:
-            session = self._by_client[client]
-            notices = session.due(now, resend)
-            self._unacknowledged[client] = min(one.sent for one in session.pending.values())
-            if notices:
-                yield session, notices
+    def due(self, now: float, resend: float) -> list[Session]:
+        """The sessions of which something has not been acknowledged for so long, or has not been kept."""
+        found = [client for client, since in self._unacknowledged.items() if now - since >= resend]
+        return [self._by_client[client] for client in found]
+
+    def repeat(self, session: Session, now: float, resend: float) -> None:
+        """Have sent again what is due."""
+        session.outbox.repeat(now, resend)
+        self._unacknowledged[session.client] = session.outbox.oldest(now)
 
     def silent(self, now: float, offline_after: float) -> list[Session]:
         """The sessions of which nothing was received for so long."""

@@ -55,6 +55,7 @@ class Trunk:
                     self._pipe.close(MALFORMED, "a trunk's frames are [tag, message]")
                     break
                 await self._take(*frame)
+                await self._pipe.until_room()
         finally:
             for channel in self._channels.values():
                 channel.open = False

@@ -22,4 +22,5 @@ MAX_CODE_BYTES = 64
 MAX_DEPTH = 8
 MAX_SPAN_S = 86_400.0
 MAX_NUMBER = 2**63 - 1
+MAX_SEQUENCE = 2**62 - 1  # of a client's own numbers: the service adds two of them
 MAX_SUM = 2**64 - 1

@@ -50,7 +50,7 @@ def read(text: str | bytes) -> dict[str, Any]:
         if size > MAX_MESSAGE_BYTES:
             raise BadMessage("large", f"a message has at most {MAX_MESSAGE_BYTES:,} bytes, and this one has {size:,}")
         decoded = text.decode() if isinstance(text, bytes) else text
-        value = json.loads(decoded, object_pairs_hook=_unique, parse_constant=_refuse)
+        value = json.loads(decoded, object_pairs_hook=unique, parse_constant=_refuse)
     except (ValueError, RecursionError):
         raise malformed("a message is an object of JSON, in UTF-8, without a key that comes twice") from None
     if not isinstance(value, dict):
@@ -161,7 +161,8 @@ def part(what: str, value: Any) -> dict[str, Any]:
     raise malformed(f"`{what}` is an object of JSON")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, unless a key comes twice."""
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("a key comes twice")

@@ -51,7 +51,7 @@ def parse_client(text: str | bytes) -> FromClient:
     >>> parse_client('{"v": "1.0", "token": "t", "register": [["alice", 5]]}')  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
-    tidings_thialfi.protocol.fields.BadMessage: `number` is a whole number from 0 to 922..., as decimal text
+    tidings_thialfi.protocol.fields.BadMessage: `number` is a whole number from 0 to 461..., as decimal text
     """
     parts = _Parts(fields.read(text))
     message = FromClient(
@@ -91,6 +91,7 @@ def parse_service(text: str | bytes) -> FromService:
         interval=parts.take("interval", lambda value: fields.seconds("interval", value)),
         quiet=parts.take("quiet", lambda value: fields.seconds("quiet", value)),
         error=parts.take("error", _fault),
+        token=parts.take("token", lambda value: fields.opaque("token", value, constants.MAX_TOKEN_BYTES)),
     )
     parts.check_the_rest()
     if message.digest is not None and message.seen is None:
@@ -164,7 +165,7 @@ class _Parts:
 
 def _operation(value: Any) -> tuple[str, int]:
     name, number = fields.row("register", value, 2)
-    return fields.name(name), fields.number("number", number)
+    return fields.name(name), fields.number("number", number, constants.MAX_SEQUENCE)
 
 
 def _unknown(what: str, entry: list[Any]) -> bool:
@@ -231,7 +232,7 @@ def _sync(value: Any) -> SyncPart:
     if count == 0:
         raise fields.malformed("a sync has one part at least")
     return SyncPart(
-        fields.number("number", parts.get("number")),
+        fields.number("number", parts.get("number"), constants.MAX_SEQUENCE),
         fields.small("part", parts.get("part"), count - 1),
         count,
         fields.rows("objects", parts.get("objects"), fields.name),
@@ -278,6 +279,7 @@ def _from_service(message: FromService) -> dict[str, Any]:
         "interval": message.interval,
         "quiet": message.quiet,
         "error": error and _known(code=error.code, message=error.message, retry=error.retry),
+        "token": message.token,
     }
 
 

@@ -102,7 +102,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FromService:
-    """A message from the service. `invalid` is the reason."""
+    """A message from the service. `invalid` is the reason; `token` is which one is stale or invalid."""
 
     grant: Grant | None = None
     stale: bool = False
@@ -117,3 +117,4 @@ class FromService:
     interval: float | None = None
     quiet: float | None = None
     error: Fault | None = None
+    token: str | None = field(default=None, repr=False)

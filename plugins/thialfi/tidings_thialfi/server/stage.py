@@ -226,7 +226,8 @@ def _split(rows: pa.Table) -> tuple[pa.Table, pa.Table]:
     rows = rows.sort_by([("stream", "ascending"), ("seq", "ascending")])
     is_op = pc.is_valid(rows["client"])
     ops = rows.filter(is_op)
-    ops = ops.filter(pc.less_equal(ops["number"], MAX_CLIENT_NUMBER))
+    numbered = pc.is_in(ops["op"], pa.array([stream_schema.REGISTER, stream_schema.UNREGISTER, stream_schema.SYNC]))
+    ops = ops.filter(pc.invert(pc.and_(numbered, pc.greater(ops["number"], MAX_CLIENT_NUMBER))))
     return rows.filter(pc.invert(is_op)), ops
 
 

@@ -20,8 +20,8 @@ from tests.support.model_gateway import ModelGateway
 from tidings.errors import InvalidOption
 from tidings.testing import eventually
 from tidings_thialfi.client.aio import AsyncClient, ClientStopped
-from tidings_thialfi.client.core import Pace
 from tidings_thialfi.client.listener import Handle, Listener
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.client.sync import Client
 
 FAST = Pace(first_retry=0.05, most_retry=0.4, answer=0.2, settle=0.1, resume=2, rate=500, burst=100)

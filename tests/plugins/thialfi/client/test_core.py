@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.plugins.thialfi.protocol.test_messages import services
 from tests.support.driven_client import Driven, saved
-from tidings_thialfi.client.core import Pace
+from tests.support.places import ROOT
+from tidings.errors import InvalidOption
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import Fault, FromService, Grant, Notice
 
@@ -56,6 +61,57 @@ def test_an_invalid_token_is_forgotten_and_everything_registered_anew() -> None:
     (message,) = driven.say()
     assert [name for name, _ in message.register] == ["alice"]
     assert [event[0] for event in driven.events()] == ["write_state", "reissue_registrations"]
+
+
+def test_what_is_said_of_an_old_token_takes_no_new_one_away() -> None:
+    driven = Driven().granted().registered("alice")
+    driven.now += 100
+    driven.hear(invalid="not known", token="token")
+    (hello,) = driven.say()
+    assert hello.hello is not None
+    driven.hear(grant=Grant(hello.hello.nonce, "newer", 8, False))
+    driven.hear(invalid="not known", token="token")
+    driven.hear(stale=True, token="token")
+    assert driven.core.token == "newer"
+    driven.hear(stale=True, token="newer")
+    assert driven.core.token is None
+
+
+def test_a_client_is_ready_once_it_has_a_token_and_at_once_if_it_kept_one() -> None:
+    driven = Driven()
+    assert driven.events() == []
+    assert [event[0] for event in driven.granted().events()] == ["ready", "reissue_registrations", "write_state"]
+    assert [event[0] for event in Driven(saved()).events()] == ["ready", "reissue_registrations"]
+
+
+def test_who_is_not_let_in_is_told_so_of_each_object() -> None:
+    driven = Driven()
+    for name in ("alice", "bob"):
+        driven.core.register(name, now=0)
+    driven.say()
+    driven.hear(error=Fault("denied", "you are not let in"))
+    told = driven.events()
+    assert ("error", "denied", "you are not let in", True) in told
+    for name in ("alice", "bob"):
+        assert ("registration_failure", name, False, "you are not let in") in told
+
+
+@pytest.mark.parametrize("wrong", [None, 7, b"alice", ["alice"], ("alice", 3)])
+def test_what_is_of_the_wrong_type_is_refused_where_the_mistake_is(wrong: Any) -> None:
+    core = Driven().granted().registered("alice").core
+    with pytest.raises(InvalidOption):
+        core.acknowledge(wrong)
+    with pytest.raises(InvalidOption):
+        core.register(wrong, now=0)
+    with pytest.raises(InvalidOption):
+        core.unregister(wrong, now=0)
+    with pytest.raises(InvalidOption):
+        core.register("alice", "7", now=0)  # type: ignore[arg-type]  # that is the point
+
+
+def test_the_page_says_how_fast_a_client_is() -> None:
+    pace, page = Pace(), (ROOT / "docs" / "thialfi-protocol.md").read_text()
+    assert f"{pace.rate:g} messages a second, {pace.burst} at once" in page
 
 
 def test_a_service_that_refuses_each_token_it_grants_is_asked_ever_more_slowly() -> None:

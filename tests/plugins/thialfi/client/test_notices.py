@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.support.driven_client import Driven, saved
-from tidings_thialfi.client.core import Pace
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import Ack, Fault, Notice
 
@@ -80,3 +80,29 @@ def test_notices_for_what_is_not_registered_again_are_not_kept_for_ever() -> Non
     driven.say(after=2)
     driven.hear(digest=Digest(), seen=0)
     assert driven.core._resuming._held == {}
+
+
+def test_acknowledgements_are_gathered_while_the_listener_has_more_to_be_told() -> None:
+    driven = Driven().granted().registered(*(f"o{n}" for n in range(50)))
+    driven.hear(notify=tuple(Notice(f"o{n}", 1) for n in range(50)))
+    for left in range(49, -1, -1):
+        event = driven.core.next_event()
+        assert event is not None
+        assert event.handle is not None
+        driven.core.acknowledge(event.handle)
+        said = driven.say()
+        assert len(said) == (left == 0)
+    assert len(said[0].acknowledge) == 50
+
+
+def test_a_listener_that_takes_its_time_holds_up_no_acknowledgement() -> None:
+    driven = Driven().granted().registered("alice", "bob")
+    driven.hear(notify=(Notice("alice", 1), Notice("bob", 1)))
+    event = driven.core.next_event()
+    assert event is not None
+    assert event.handle is not None
+    driven.core.acknowledge(event.handle)
+    assert driven.say() == []
+    pause = driven.core.wake(now=driven.now) - driven.now
+    assert 0 < pause < 1
+    assert driven.say(after=pause)[0].acknowledge == (Ack("alice", 1),)

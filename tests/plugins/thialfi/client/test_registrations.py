@@ -7,7 +7,7 @@ import pytest
 from tests.support.driven_client import Driven, saved
 from tidings.errors import InvalidOption
 from tidings_thialfi.client import registrations
-from tidings_thialfi.client.core import Pace
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import Ack, Failure, Notice, Status
 
@@ -38,6 +38,41 @@ def test_an_operation_is_repeated_until_it_is_answered() -> None:
     driven.hear(status=(Status("alice", True, first.register[0][1]),))
     assert driven.say(after=60) == []
     assert ("registration_status_changed", "alice", True) in driven.events()
+
+
+def test_what_is_repeated_asks_for_the_digest() -> None:
+    driven = Driven().granted()
+    driven.core.register("alice", now=0)
+    assert [message.heartbeat for message in driven.say()] == [False]
+    (again,) = driven.say(after=6)
+    assert (again.heartbeat, [name for name, _ in again.register]) == (True, ["alice"])
+
+
+def test_to_unregister_from_what_was_never_registered_is_answered_too() -> None:
+    gone = ("registration_status_changed", "bob", False)
+    driven = Driven().granted()
+    driven.core.unregister("bob", now=0)
+    ((name, number),) = driven.say()[0].unregister
+    driven.hear(status=(Status(name, False, number),))
+    assert gone in driven.events()
+
+    early = Driven()
+    early.core.unregister("bob", now=0)
+    assert gone in early.granted().events()  # a new client is registered for nothing
+
+    synced = Driven().granted().registered("alice")
+    synced.core.unregister("bob", now=0)
+    synced.core._registrations.begin_sync()
+    synced.hear(digest=Digest.of(7, ["alice"]), seen=synced.core._registrations.largest)
+    assert gone in synced.events()
+
+    resumed = Driven(saved())
+    resumed.events()
+    resumed.core.register("alice", now=0)
+    resumed.core.unregister("bob", now=0)
+    resumed.say(after=2)
+    resumed.hear(digest=Digest.of(7, ["alice"]), seen=5)
+    assert gone in resumed.events()
 
 
 def test_a_refused_registration_is_not_intended_any_more() -> None:

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,10 @@ from tests.support.service_model import Registrar
 from tidings.cluster import Cluster
 from tidings.positions import Position, Positions
 from tidings.testing import eventually
-from tidings_thialfi.client.core import Pace
+from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.client.sync import Client
 from tidings_thialfi.protocol import stream_schema
+from tidings_thialfi.protocol.digests import Digest
 
 OPTIONS = ("--resend", "1", "--heartbeat", "2", "--offline-after", "6")
 PATIENCE = 30.0
@@ -32,6 +34,7 @@ class StandIn:
         self._scene = scene
         self._clients: dict[int, Registrar] = {}
         self._versions: dict[str, int] = {}
+        self._said: list[dict[str, Any]] = []
         self._after = Positions()
         self._ended = threading.Event()
         self._lock = threading.Lock()
@@ -47,6 +50,7 @@ class StandIn:
             self._versions[name] = version
             for client in self._clients:
                 self._tell(client)
+            self._say_it()
 
     def registered(self) -> list[set[str]]:
         return [set(about.registered()) for about in self._clients.values()]
@@ -62,9 +66,19 @@ class StandIn:
                 for row in found.to_pylist(maps_as_pydicts="lossy"):
                     self._after = Positions({**self._after, row["shard"]: Position(row["seq"])})
                     self._take(int(row["object"]), row["version"] or 0, row["attributes"])
-                    heard.add(int(row["object"]))
+                    if "acknowledge" not in row["attributes"]["op"]:
+                        heard.add(int(row["object"]))
                 for client in heard:
                     self._tell(client)
+                self._say_it()
+
+    def _say_it(self) -> None:
+        said, self._said = self._said, []
+        if said:
+            self._scene.tell_many(said)
+
+    def _say(self, client: int, say: str, number: int, **about: str) -> None:
+        self._said.append({"object": str(client), "version": number, "attributes": {"say": say, **about}})
 
     def _take(self, client: int, number: int, about: dict[str, str]) -> None:
         known = self._clients.setdefault(client, Registrar())
@@ -72,8 +86,9 @@ class StandIn:
         match about["op"]:
             case stream_schema.REGISTER | stream_schema.UNREGISTER as op:
                 known.operate(name, number, op == stream_schema.REGISTER)
-                say = stream_schema.REGISTERED if name in known.registered() else stream_schema.UNREGISTERED
-                self._scene.tell(client, say, known.operations[name][0], object=name)
+                number, registered = known.operations[name]
+                say = stream_schema.REGISTERED if registered and number >= known.floor else stream_schema.UNREGISTERED
+                self._say(client, say, known.operations[name][0], object=name)
             case stream_schema.SYNC:
                 known.floor, known.seen = max(known.floor, number), max(known.seen, number)
             case stream_schema.ACKNOWLEDGE:
@@ -83,13 +98,15 @@ class StandIn:
 
     def _tell(self, client: int) -> None:
         known = self._clients[client]
-        for name, number in known.registered().items():
+        registered = known.registered()
+        for name, number in registered.items():
             version = self._versions.get(name)
             if version is None and known.acked_unknown.get(name, -1) < number:
-                self._scene.tell(client, stream_schema.UNKNOWN, number, object=name)
+                self._say(client, stream_schema.UNKNOWN, number, object=name)
             elif version is not None and known.acked.get(name, -1) < version:
-                self._scene.notify(client, name, version)
-        self._scene.tell_digest(client, known.seen, *known.registered())
+                self._say(client, stream_schema.NOTIFY, version, object=name)
+        digest = Digest.of(client, registered)
+        self._say(client, stream_schema.DIGEST, known.seen, count=str(digest.count), sum=str(digest.sum))
 
 
 @pytest.fixture
@@ -119,6 +136,24 @@ def test_a_client_hears_of_what_it_registered_for(scene: Scene, stage: StandIn, 
         eventually(lambda: ("status", "bob", False) in notes.told, PATIENCE)
         assert stage.registered() == [{"alice", "carol"}]
         assert ("notify", "carol", 7) not in notes.told
+
+
+def test_what_a_limit_keeps_out_is_told_and_works_once_others_are_given_up(scene: Scene, stage: StandIn) -> None:
+    gateway = scene.gateway("g1", *OPTIONS, "--max-registrations", "3")
+    notes = Notes()
+    names = ["a", "b", "c", "d", "e"]
+    with Client(gateway.url, "web", notes, pace=PACE) as client:
+        client.register_many(names)
+        reason = "more than 3 registrations"
+        eventually(
+            lambda: {("failure", "d", True, reason), ("failure", "e", True, reason)} <= set(notes.told), PATIENCE
+        )
+        eventually(lambda: {("status", name, True) for name in "abc"} <= set(notes.told), PATIENCE)
+        client.unregister("a")
+        eventually(lambda: ("status", "a", False) in notes.told, PATIENCE)
+        client.register("d")
+        eventually(lambda: ("status", "d", True) in notes.told, PATIENCE)
+        assert stage.registered() == [{"b", "c", "d"}]
 
 
 def test_a_client_goes_on_where_it_was_when_its_gateway_is_killed(scene: Scene, stage: StandIn) -> None:

@@ -29,7 +29,9 @@ def gateway(scene: Scene) -> Process:
 
 def goes_stale(client: Client) -> bool:
     client.say(heartbeat=True)
-    return "stale" in client.hear()
+    heard = client.hear()
+    assert heard.get("token", client.token) == client.token
+    return "stale" in heard
 
 
 def test_hello_gives_a_number_and_a_token_once_the_client_is_durable(scene: Scene, gateway: Process) -> None:
@@ -63,7 +65,9 @@ def test_a_client_keeps_its_number_when_it_says_hello_with_its_token(scene: Scen
 def test_a_forged_token_is_invalid(scene: Scene, gateway: Process) -> None:
     client = scene.client(gateway)
     client.say(token="forged", heartbeat=True)
-    assert "token" in client.hear()["invalid"]
+    heard = client.hear()
+    assert "token" in heard["invalid"]
+    assert heard["token"] == "forged"  # so that it takes no other away, if it comes late
     client.say(token="forged", hello={"nonce": "n", "application": "a"})
     assert "invalid" in client.hear()
     assert gateway.metric("refused_messages_total", reason="forged") == 2
@@ -166,7 +170,8 @@ def test_a_client_that_the_stage_does_not_know_any_more_starts_afresh(scene: Sce
     client = online(scene, gateway)
     before = client.client
     scene.tell(before, stream_schema.INVALID, None, reason="collected")
-    assert client.hear_of("invalid")["invalid"] == "collected"
+    heard = client.hear_of("invalid")
+    assert (heard["invalid"], heard["token"]) == ("collected", client.token)
     client.token = None
     assert client.hello()["again"] is False
     assert client.client != before

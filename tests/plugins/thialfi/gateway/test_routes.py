@@ -34,7 +34,7 @@ class Stand:
         self.routes = Routes("g1", 4, self.sessions, self.watchers, secret=secret, clock=lambda: self.now)
 
     def come(self, client: int = 7) -> tuple[Session, Sequence[Effect]]:
-        session = Session(client, "web-1", "", object(), self.now)
+        session = Session(client, "web-1", "", object(), self.now, self.sessions.outbox())
         self.sessions.begin(session)
         return session, self.routes.session_began(session)
 

@@ -7,12 +7,13 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidings_thialfi.gateway.notification_rows import NotificationRow, message_of
+from tidings_thialfi.gateway.client_outbox import Budget, ClientOutbox
+from tidings_thialfi.gateway.notification_rows import NotificationRow, take_in
 from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.gateway.sessions import Session, Sessions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.digests import Digest
-from tidings_thialfi.protocol.messages import Ack, FromClient, Notice, SyncPart
+from tidings_thialfi.protocol.messages import Ack, FromClient, Notice, Status, SyncPart
 from tidings_thialfi.protocol.rate_limit import Bucket
 
 OPTIONS = GatewayOptions()
@@ -20,7 +21,7 @@ names = st.sampled_from(["alice", "bob", "carol"])
 
 
 def session(client: int = 7) -> Session:
-    return Session(client, "web-1", "", object(), 0.0)
+    return Session(client, "web-1", "", object(), 0.0, Sessions().outbox())
 
 
 def ops(made: tuple[dict[str, Any], ...]) -> list[tuple[str, str | None, int | None]]:
@@ -38,9 +39,9 @@ def test_what_is_kept_is_the_newest_that_is_not_acknowledged(
             if name in model and model[name] <= version:
                 del model[name]
         else:
-            one.notify(Notice(name, version), 0.0, 100)
+            one.outbox.notify(Notice(name, version))
             model[name] = max(version, model.get(name, 0))
-        assert {key[0]: kept.notice.version for key, kept in one.pending.items()} == model
+        assert {key[0]: kept.notice.version for key, kept in one.outbox.pending.items()} == model
 
 
 @given(st.permutations(range(4)), st.integers(0, 3))
@@ -98,29 +99,132 @@ def test_acknowledgements_become_rows_of_their_kind() -> None:
 def test_refused_objects_fail_and_are_not_written() -> None:
     effects = session().take(FromClient("t", register=(("alice", 1), ("bob", 2))), 0.0, OPTIONS, {"bob"})
     assert ops(effects.rows) == [("register", "alice", 1)]
-    assert effects.answer is not None
-    assert [one.name for one in effects.answer.failed] == ["bob"]
+    assert [one.name for one in effects.failed] == ["bob"]
+
+
+@given(st.lists(st.tuples(st.sampled_from("rus"), st.sampled_from("abcdefg"), st.booleans()), max_size=40))
+def test_a_client_within_the_limit_is_never_refused_however_often_it_repeats(
+    steps: list[tuple[str, str, bool]],
+) -> None:
+    """It tells its digest, comes on other channels, and hears the stage's digest now and then."""
+    one, intended = session(), set[str]()
+    options = GatewayOptions(max_registrations=4)
+    for number, (step, name, told) in enumerate(steps, 1):
+        if step == "s":
+            one = session()  # another channel, on which it sends all again
+            one.take_digest(Digest.of(7, intended), number)
+        elif step == "r" and (name in intended or len(intended) < 4):
+            intended.add(name)
+        elif step == "u":
+            intended.discard(name)
+            one.take(FromClient("t", Digest.of(7, intended), unregister=((name, number),)), 0.0, options)
+        every = tuple((wanted, number) for wanted in sorted(intended))
+        outcome = one.take(FromClient("t", Digest.of(7, intended), register=every), 0.0, options)
+        assert outcome.failed == ()
+        if told:
+            one.take_digest(Digest.of(7, intended), number)
+
+
+def test_who_intends_more_than_it_may_is_refused_what_is_beyond_on_whichever_channel() -> None:
+    options = GatewayOptions(max_registrations=4)
+    one = session()
+    one.take_digest(Digest(3, 0), 9)  # of an earlier channel
+    outcome = one.take(FromClient("t", Digest(6, 0), register=(("d", 10), ("e", 11), ("f", 12))), 0.0, options)
+    assert [failure.name for failure in outcome.failed] == ["e", "f"]
+
+
+def test_who_says_that_it_intends_less_than_it_does_is_refused_once_the_stage_has_counted() -> None:
+    options = GatewayOptions(max_registrations=4)
+    one = session()
+    one.take_digest(Digest(4, 0), 0)
+    outcome = one.take(FromClient("t", Digest(1, 0), register=(("a", 1), ("b", 2))), 0.0, options)
+    assert outcome.failed == ()
+    one.take_digest(Digest(6, 0), 2)
+    outcome = one.take(FromClient("t", Digest(1, 0), register=(("c", 3),)), 0.0, options)
+    assert [failure.transient for failure in outcome.failed] == [True]
+
+
+def sent(outbox: ClientOutbox, now: float = 0.0) -> list[str]:
+    piece = outbox.next(now)
+    return [] if piece is None else [one.name for one in piece.message.notify]
 
 
 def test_what_is_due_is_sent_again_until_acknowledged() -> None:
     sessions, one = Sessions(), session()
     sessions.begin(one)
-    one.notify(Notice("alice", 1), 0.0, 10)
+    one.outbox.notify(Notice("alice", 1))
+    assert sent(one.outbox) == ["alice"]
     sessions.track(one, 0.0)
-    assert list(sessions.due(59.0, 60.0)) == []
-    assert list(sessions.due(60.0, 60.0)) == [(one, [Notice("alice", 1)])]
-    assert list(sessions.due(61.0, 60.0)) == []
+    assert sessions.due(59.0, 60.0) == []
+    assert sessions.due(60.0, 60.0) == [one]
+    sessions.repeat(one, 60.0, 60.0)
+    assert sent(one.outbox, 60.0) == ["alice"]
+    assert sessions.due(61.0, 60.0) == []
     one.settle(FromClient("t", acknowledge=(Ack("alice", 1),)))
     sessions.track(one, 70.0)
-    assert list(sessions.due(999.0, 60.0)) == []
+    assert sessions.due(999.0, 60.0) == []
 
 
 def test_more_than_may_be_kept_is_asked_for_when_the_rest_is_acknowledged() -> None:
     one = session()
-    assert all(one.notify(Notice(name, 1), 0.0, 1) for name in ("alice", "bob"))
-    assert list(one.pending) == [("alice", False)]
+    one.outbox = ClientOutbox(300, 300, Budget(1000))
+    for name in ("alice", "bob"):
+        one.outbox.notify(Notice(name, 1))
+    assert list(one.outbox.pending) == [("alice", False)]
     assert one.settle(FromClient("t", acknowledge=(Ack("alice", 1),)))
     assert not one.settle(FromClient("t", acknowledge=(Ack("bob", 1),)))
+
+
+outbox_steps = st.one_of(
+    st.tuples(st.just("notify"), names, st.integers(0, 9)),
+    st.tuples(st.just("acknowledge"), names, st.integers(0, 9)),
+    st.tuples(st.sampled_from(["register", "unregister", "next", "repeat", "withhold", "clear"]), names, st.just(0)),
+)
+
+
+@given(st.lists(outbox_steps, max_size=40), st.integers(260, 1200), st.integers(260, 1200))
+def test_an_outbox_holds_no_more_than_it_may_and_gives_all_of_it_back(
+    steps: list[tuple[str, str, int]], most: int, window: int
+) -> None:
+    shared = Budget(2_000)
+    other, one = ClientOutbox(2_000, 2_000, shared), ClientOutbox(most, window, shared)
+    other.notify(Notice("of another client", 1))
+    taken = 2_000 - shared.left
+    for now, (step, name, version) in enumerate(steps):
+        match step:
+            case "notify":
+                one.notify(Notice(name, version, payload=b"x" * (10 * version)))
+            case "acknowledge":
+                one.acknowledge(Ack(name, version))
+            case "register" | "unregister":
+                one.report(Status(name, step == "register", now))
+            case "next":
+                one.next(float(now))
+            case "repeat":
+                one.repeat(float(now), 3.0)
+            case "withhold" if (name, False) in one.pending:
+                one.withhold(one.pending[name, False].notice)
+            case "clear":
+                one.clear()
+        assert 0 <= 2_000 - taken - shared.left <= most
+        under_way = [kept.cost for kept in one.pending.values() if kept.under_way]
+        assert sum(under_way) <= window or len(under_way) == 1
+    one.clear()
+    assert shared.left == 2_000 - taken
+
+
+@given(st.lists(st.integers(0, 900), max_size=30), st.integers(300, 3_000))
+def test_whatever_the_window_all_that_is_kept_is_sent_as_it_is_acknowledged(sizes: list[int], window: int) -> None:
+    outbox, heard = ClientOutbox(10**6, window, Budget(10**6)), set[str]()
+    for number, size in enumerate(sizes):
+        outbox.notify(Notice(f"o{number}", 1, payload=b"x" * size))
+    for _ in range(len(sizes)):
+        some = sent(outbox)
+        assert sent(outbox) == []
+        heard |= set(some)
+        for name in some:
+            outbox.acknowledge(Ack(name, 1))
+    assert heard == {f"o{number}" for number in range(len(sizes))}
 
 
 def test_the_newest_session_of_a_client_has_it_and_the_older_cannot_end_it() -> None:
@@ -151,10 +255,14 @@ def test_rows_of_a_batch_become_one_message_with_the_newest_versions() -> None:
         NotificationRow(7, stream_schema.DIGEST, 5, "", 1, 77),
         NotificationRow(7, "of a later version", 1),
     ]
-    made = message_of(session(), rows, 0.0, 100)
+    one = session()
+    assert take_in(one, rows) is None
+    piece = one.outbox.next(0.0)
+    assert piece is not None
+    made = piece.message
     assert made.notify == (Notice("alice", 2), Notice("alice", 9, unknown=True))
     assert (made.digest, made.seen) == (Digest(1, 77), 5)
-    assert [one.name for one in made.status] == ["alice"]
+    assert [status.name for status in made.status] == ["alice"]
 
 
 @given(st.lists(st.floats(0, 10), min_size=1), st.integers(1, 5))

@@ -61,7 +61,7 @@ class Sluggard:
 
 
 def test_a_client_that_does_not_read_is_sent_away_and_the_others_hear_at_once(scene: Scene) -> None:
-    gateway = scene.gateway("g1", "--max-queue", "64KiB")
+    gateway = scene.gateway("g1", "--max-queue", "32MiB", "--max-pending", "32MiB", "--stall", "1")
     quick = online(scene, gateway)
     slow = scene.client(gateway)
     slow.hello()
@@ -83,17 +83,17 @@ def test_a_client_that_does_not_read_is_sent_away_and_the_others_hear_at_once(sc
     scene.tell_many(flood)
     scene.notify(quick.client, "alice", 1)
     assert quick.hear_of("notify", 5)["notify"] == [["alice", "1"]]
+    eventually(lambda: gateway.metric("limited_total", limit="slow") == 1)
     kind, held = 1, b""
     while kind != 8:
         kind, held = sluggard.read()
     assert struct.unpack(">H", held[:2])[0] == 3008
     sluggard.close()
     scene.await_row(name, stream_schema.OFFLINE, 2)
-    eventually(lambda: gateway.metric("limited_total", limit="slow") == 1)
 
 
 def test_a_client_that_never_reads_again_is_cut_off(scene: Scene) -> None:
-    gateway = scene.gateway("g1", "--max-queue", "64KiB", "--ping", "0")
+    gateway = scene.gateway("g1", "--max-queue", "32MiB", "--max-pending", "32MiB", "--stall", "1", "--ping", "0")
     sluggard = Sluggard(gateway)
     sluggard.say('{"v": "1.0", "hello": {"nonce": "n", "application": "a"}}')
     kind, text = sluggard.read()

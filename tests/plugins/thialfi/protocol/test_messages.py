@@ -32,6 +32,7 @@ from tidings_thialfi.protocol.messages import (
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=40)
 numbers = st.integers(0, 2**63 - 1)
+sequences = st.integers(0, 2**62 - 1)
 opaques = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=64)
 texts = st.text(st.characters(codec="utf-8"), max_size=40)
 digests = st.builds(Digest, numbers, st.integers(0, 2**64 - 1))
@@ -49,7 +50,7 @@ def maybe(value: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 @st.composite
 def syncs(draw: st.DrawFn) -> SyncPart:
     parts = draw(st.integers(1, 16_384))
-    return SyncPart(draw(numbers), draw(st.integers(0, parts - 1)), parts, draw(some(names)))
+    return SyncPart(draw(sequences), draw(st.integers(0, parts - 1)), parts, draw(some(names)))
 
 
 clients = st.builds(
@@ -57,8 +58,8 @@ clients = st.builds(
     opaques,
     maybe(digests),
     maybe(st.builds(Hello, opaques, names, maybe(texts))),
-    some(st.tuples(names, numbers)),
-    some(st.tuples(names, numbers)),
+    some(st.tuples(names, sequences)),
+    some(st.tuples(names, sequences)),
     some(st.builds(Ack, names, numbers, st.booleans())),
     maybe(syncs()),
     st.booleans(),
@@ -83,6 +84,7 @@ services = st.builds(
     maybe(seconds),
     maybe(seconds),
     maybe(st.builds(Fault, opaques, texts, maybe(seconds))),
+    maybe(opaques),
 )
 values = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.just("1"), st.just("unknown")),
@@ -92,7 +94,7 @@ values = st.recursive(
 CLIENT_PARTS = ("token", "digest", "hello", "register", "unregister", "acknowledge", "sync", "heartbeat")
 SERVICE_PARTS = (
     "grant", "stale", "invalid", "digest", "seen", "notify", "status", "failed", "sync", "all", "interval", "quiet",
-    "error",
+    "error", "token",
 )  # fmt: skip
 
 
@@ -207,7 +209,10 @@ def test_what_is_no_message_is_malformed(text: str | bytes) -> None:
         {"register": [["alice", "05"]]},
         {"register": [["alice", "-5"]]},
         {"register": [["alice", "\u0665"]]},
-        {"register": [["alice", str(2**63)]]},
+        {"register": [["alice", str(2**62)]]},
+        {"unregister": [["alice", str(2**62)]]},
+        {"sync": {"number": str(2**62), "part": 0, "parts": 1, "objects": []}},
+        {"acknowledge": [["alice", str(2**63)]]},
         {"register": [["alice"]]},
         {"register": [["alice", "5", "6"]]},
         {"register": [["", "5"]]},
@@ -305,7 +310,7 @@ def test_the_largest_notice_fits() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.text(min_size=1, max_size=3).map(lambda name: (name * 400)[:240]), numbers), max_size=400),
+    st.lists(st.tuples(st.text(min_size=1, max_size=3).map(lambda name: (name * 400)[:240]), sequences), max_size=400),
     st.lists(st.builds(Ack, names, numbers, st.booleans()), max_size=50),
     st.sampled_from(["", "x" * 8_000]),
 )

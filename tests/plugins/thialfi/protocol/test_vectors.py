@@ -61,7 +61,7 @@ def test_every_example_of_the_page_is_a_message() -> None:
         value = json.loads(example)
         messages = value if isinstance(value, list) else [value]
         for message in messages:
-            parse = parse_client if {"token", "hello"} & message.keys() else parse_service
+            parse = parse_client if {"acknowledge", "hello", "heartbeat"} & message.keys() else parse_service
             parse(json.dumps(message))
 
 

@@ -171,3 +171,15 @@ def test_every_registered_client_learns_the_latest_version_in_the_end(history: l
 def test_numbers_that_no_client_reaches_are_left_alone(tmp_path: Path, number: int) -> None:
     service = Service(tmp_path)
     assert service.batch(ops=[op(1, stream_schema.CREATED), op(1, stream_schema.REGISTER, number, object="a")]) == []
+
+
+def test_the_largest_versions_are_told_until_they_are_acknowledged(tmp_path: Path) -> None:
+    service = Service(tmp_path)
+    service.batch(ops=[op(1, stream_schema.CREATED), op(1, stream_schema.REGISTER, 2**62 - 1, object="a")])
+    for version in (2**62, 2**63 - 1):
+        service.batch(updates=[{"object": "a", "version": version}])
+        coming = [op(1, stream_schema.ONLINE)]
+        assert (1, "notify", "a", version) in service.batch(ops=coming)
+        service.batch(ops=[op(1, stream_schema.ACKNOWLEDGE, version, object="a")])
+        assert (1, "notify", "a", version) not in service.batch(ops=coming)
+    service.close()

@@ -1,0 +1,118 @@
+"""What the protocol's page says of a gateway, beside its messages, is what a gateway does."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.gateway_scene import Process, Scene, online, scene_of
+from tests.support.places import ROOT
+from tidings.cluster import Cluster
+from tidings.coordination.zookeeper import Coordination
+from tidings.testing import eventually
+from tidings_thialfi.gateway.options import GatewayOptions
+from tidings_thialfi.protocol import stream_schema
+
+PAGE = " ".join((ROOT / "docs" / "thialfi-protocol.md").read_text().split())
+
+
+@pytest.fixture(scope="module")
+def scene(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("gateway")
+    coordination = Coordination(f"{zookeeper}/{uuid.uuid4()}")
+    with Cluster(coordination, logs=f"delta:{folder}/streams") as cluster, scene_of(cluster, folder) as own:
+        yield own
+
+
+@pytest.fixture(scope="module")
+def gateway(scene: Scene) -> Process:
+    return scene.gateway("g1")
+
+
+def poll(gateway: Process, *messages: Any, wait: float = 0) -> list[dict[str, Any]]:
+    code, answer = gateway.post("/v1/poll", {"send": messages, "wait": wait})
+    assert code == 200
+    received: list[dict[str, Any]] = answer["receive"]
+    return received
+
+
+def test_the_limits_of_a_gateway_are_those_of_the_page() -> None:
+    options = GatewayOptions()
+    for said in (
+        f"{options.rate:g} a second, {options.burst} at once",
+        f"{options.max_registrations:,} objects",
+        f"{options.max_queue // 2**10} KiB",
+        f"{options.stall:g} s, then it is closed with 3008",
+        f"one of more than {2 * options.max_message // 2**10} KiB",
+        f"held for {options.poll_wait:g} s at most",
+        f"not polled for {options.poll_gap:g} s",
+    ):
+        assert said in PAGE, said
+    assert options.resend == 60, "the page says: a minute"
+
+
+def test_a_heartbeat_is_answered_although_no_digest_is_known(scene: Scene, gateway: Process) -> None:
+    client = online(scene, gateway)
+    client.say(heartbeat=True)
+    assert client.hear() == {"v": "1.0"}
+    scene.tell_digest(client.client, 0)  # unasked
+    assert client.hear()["digest"] == ["0", "0"]
+    client.close()
+
+
+def test_what_stands_beside_a_hello_counts_if_its_token_keeps_the_client(scene: Scene, gateway: Process) -> None:
+    client = scene.client(gateway)
+    client.say(hello={"nonce": "a", "application": "web"}, register=[["alice", "1"]])
+    grant = client.hear_of("grant")["grant"]
+    client.token, client.client = grant["token"], int(grant["client"])
+    client.say(hello={"nonce": "b", "application": "web"}, register=[["bob", "2"]], heartbeat=True)
+    client.hear_of("grant")
+    scene.await_row(client.client, stream_schema.REGISTER)
+    assert [row["object"] for row in scene.rows(client.client) if row["op"] == "register"] == ["bob"]
+    client.close()
+
+
+def test_names_are_compared_as_bytes(scene: Scene, gateway: Process) -> None:
+    client = online(scene, gateway)
+    client.say(register=[["\u00e9", "1"], ["e\u0301", "2"]], heartbeat=True)
+    client.hear()
+    assert [row["object"] for row in scene.rows(client.client) if row["op"] == "register"] == ["\u00e9", "e\u0301"]
+    client.close()
+
+
+def test_parts_are_taken_in_the_order_of_the_page_however_they_stand(scene: Scene, gateway: Process) -> None:
+    client = online(scene, gateway)
+    sync = {"number": "9", "part": 0, "parts": 1, "objects": ["carol"]}
+    client.say(heartbeat=True, acknowledge=[["a", "1"]], sync=sync, unregister=[["b", "8"]], register=[["a", "7"]])
+    client.hear()
+    wanted = ["register", "unregister", "register", "sync", "acknowledge"]
+    assert [op for op in scene.ops(client.client) if op in wanted] == wanted
+    client.close()
+
+
+def test_a_poll_of_a_client_that_comes_on_another_channel_is_answered_at_once(scene: Scene, gateway: Process) -> None:
+    (hello,) = poll(gateway, {"v": "1.0", "hello": {"nonce": "n", "application": "web"}})
+    token, name = hello["grant"]["token"], int(hello["grant"]["client"])
+    scene.await_row(name, stream_schema.ONLINE)
+    answers: list[Any] = []
+    held = threading.Thread(target=lambda: answers.append(poll(gateway, {"v": "1.0", "token": token}, wait=50)))
+    held.start()
+    eventually(lambda: gateway.metric("connections") >= 1)
+    other = scene.client(gateway)
+    other.token = token
+    other.say(heartbeat=True)
+    other.hear()
+    held.join(15)
+    assert answers == [[]]
+    poll(gateway, {"v": "1.0", "token": token})  # and takes it back
+    assert other.closed() == 3002
+
+
+def test_a_poll_that_is_none_is_refused_as_a_whole_and_so_is_one_that_is_too_large(gateway: Process) -> None:
+    for body in (b'{"send": [{"v": "1.0"}], "wait": 3601}', b'{"send": [{"v": "1.0", "v": "1.0"}]}'):
+        assert gateway.post("/v1/poll", body)[0] == 400
+    assert gateway.post("/v1/poll", b" " * (9 * 2**20))[0] == 413
