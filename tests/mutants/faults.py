@@ -974,8 +974,8 @@ MATCHING = (
         "last-update-wins",
         "clients are told an older version after a newer one",
         f"{THIALFI}/server/matching.py",
-        "best = stated[last_of_each(keys[stated], numbers[stated], -seqs[stated])]",
-        "best = stated[last_of_each(keys[stated], seqs[stated])]",
+        "best = stated[last_of_each(names[stated], numbers[stated], -seqs[stated])]",
+        "best = stated[last_of_each(names[stated], seqs[stated])]",
         STAGE,
     ),
     Fault(

@@ -35,7 +35,8 @@ Forget = Callable[[pa.Table], npt.NDArray[np.bool_]]
 class Layout:
     """What the rows of runs are: sorted by `key`, one for each key and `identity`, the one with the largest `order`.
 
-    All of these are columns of 64-bit integers without nulls; the others are what one likes.
+    Key and order are columns of 64-bit integers, and an identity is of these or of text, all without nulls; the others
+    are what one likes.
     """
 
     schema: pa.Schema
@@ -49,7 +50,7 @@ class Layout:
         names = (self.key, *self.identity)
         if len(rows) < 2:
             return rows
-        columns = [longs(rows, name) for name in names]
+        columns = [_numbers(rows, name) for name in names]
         at = np.lexsort((longs(rows, self.order), *reversed(columns)))
         same = np.ones(len(at) - 1, bool)
         for column in columns:
@@ -199,6 +200,14 @@ def longs(rows: pa.Table | pa.RecordBatch, name: str) -> Longs:
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     found: Longs = column.to_numpy(zero_copy_only=True)
     return found
+
+
+def _numbers(rows: pa.Table, name: str) -> Longs:
+    """The column, or numbers that are alike exactly where its texts are."""
+    if rows.schema.field(name).type == pa.int64():
+        return longs(rows, name)
+    chunks = rows[name].dictionary_encode().chunks
+    return np.concatenate([chunk.indices.to_numpy() for chunk in chunks]).astype(np.int64)
 
 
 def ranges(firsts: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Longs:

@@ -197,7 +197,7 @@ class Runs(RunReader):
     """The writer of the runs in a folder, which it makes if need be; it reads them, too. A context manager.
 
     `identity` and `key` tell rows apart; of those alike, the one with the largest `order` counts, and among equals the
-    one that was appended last. These columns are 64-bit integers, never null.
+    one that was appended last. These columns are 64-bit integers, never null; those of the identity may be text, too.
 
     `superseded` says which of some rows others among them make needless; they are left out whenever runs are merged.
     `forget` says which are as good as none; they are left out when all runs are merged into one. Until then they stand
@@ -388,8 +388,10 @@ def _check(layout: Layout) -> None:
         raise InvalidOption(f"runs have one part at least, not {layout.parts}")
     for name in (layout.key, layout.order, *layout.identity):
         at = layout.schema.get_field_index(name)
-        if at < 0 or layout.schema.field(at).type != pa.int64():
-            raise InvalidOption(f"column {name!r} of runs must be there, and of 64-bit integers")
+        text = name in layout.identity
+        if at < 0 or layout.schema.field(at).type not in (pa.int64(), *([pa.string()] if text else [])):
+            kinds = "64-bit integers or text" if text else "64-bit integers"
+            raise InvalidOption(f"column {name!r} of runs must be there, and of {kinds}")
 
 
 def _new_name() -> str:

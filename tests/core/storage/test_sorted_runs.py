@@ -152,7 +152,9 @@ def test_damaged_or_missing_runs_count_as_lost(tmp_path: Path) -> None:
 
 def test_columns_of_runs_are_checked(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="column 'name' of runs must be there, and of 64-bit integers"):
-        opened(tmp_path, identity=["name"])
+        opened(tmp_path, order="name")
+    with pytest.raises(InvalidOption, match="column 'none' of runs must be there, and of 64-bit integers or text"):
+        opened(tmp_path, identity=["none"])
     with pytest.raises(InvalidOption, match="one part at least"):
         opened(tmp_path, parts=0)
 
@@ -266,3 +268,16 @@ def test_a_writer_that_finds_a_damaged_run_begins_anew(tmp_path: Path) -> None:
     again = opened(tmp_path, merging=False)
     assert again.note is None
     assert again.runs == ()
+
+
+def test_an_identity_may_be_text(tmp_path: Path) -> None:
+    schema = pa.schema([("key", pa.int64()), ("name", pa.string()), ("number", pa.int64())])
+    with Runs(tmp_path, schema, key="key", identity=["name"], order="number", merging=False) as own:
+        for number in range(5):
+            own.append(pa.table([[7, 7, 3], ["a", "b", "a"], [number, -number, number]], schema))
+        assert own.merge()
+        assert sorted(map(tuple, (row.values() for row in own.lookup([7, 3]).to_pylist()))) == [
+            (3, "a", 4),
+            (7, "a", 4),
+            (7, "b", 0),
+        ]

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings_thialfi.server.arrays import Flags, Longs, codes, flags, longs
+from tidings_thialfi.server.names import Names
 
 
 class Expiry:
@@ -36,10 +37,11 @@ class Expiry:
             ended = rows.filter(pc.and_(pc.equal(rows["fact"], 0), pc.invert(rows["holds"])))
             return np.isin(longs(rows, "client"), longs(ended, "client"))
         if table == "acknowledgements" and self.registrations is not None and len(rows):
-            known = self.registrations(np.unique(longs(rows, "client")))
+            names = Names()
+            rows, known = map(names.numbered, (rows, self.registrations(np.unique(longs(rows, "client")))))
             known = known.filter(known["registered"])
             mine, theirs = codes(
-                (longs(rows, "client"), longs(known, "client")), (longs(rows, "key"), longs(known, "key"))
+                (longs(rows, "client"), longs(known, "client")), (longs(rows, "name"), longs(known, "name"))
             )
             return ~np.isin(mine, theirs)
         return np.zeros(len(rows), bool)

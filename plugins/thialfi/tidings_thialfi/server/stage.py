@@ -34,7 +34,14 @@ from tidings_thialfi.server import clients, notifications
 from tidings_thialfi.server.arrays import Longs, flags, longs
 from tidings_thialfi.server.collection import StreamCollection
 from tidings_thialfi.server.compaction import Compactor
-from tidings_thialfi.server.matching import MAX_CLIENT_NUMBER, notifications_due, objects_after, registrations_after
+from tidings_thialfi.server.matching import (
+    MAX_CLIENT_NUMBER,
+    Objects,
+    notifications_due,
+    objects_after,
+    registrations_after,
+)
+from tidings_thialfi.server.names import NAME, Names
 from tidings_thialfi.server.tables import ACKNOWLEDGEMENTS, Index
 
 if TYPE_CHECKING:
@@ -127,7 +134,8 @@ class Thialfi(Stage):
         """What clients are told of these rows, whose columns are `COLUMNS`, with the index as before the batch."""
         now = pc.max(rows["time"]).as_py() or 0
         index.expiry.before = now - int(self.away_days * DAY_US)
-        updates, ops = _split(rows)
+        names = Names()
+        updates, ops = _split(names.numbered(rows))
         ids = np.unique(longs(ops, "client"))
         known = clients.Clients.of(ids, index["clients"].lookup(ids))
         after, facts = clients.step(known, ops)
@@ -145,18 +153,19 @@ class Thialfi(Stage):
         touched = np.union1d(np.union1d(coming, deciding), ended)
         of_touched = clients.Clients.of(touched, index["clients"].lookup(touched))
         of_touched = _updated(of_touched, after)
-        registrations = registrations_after(index["registrations_of"].lookup(touched), asking, of_touched, ended)
+        before = names.numbered(index["registrations_of"].lookup(touched))
+        registrations = registrations_after(before, asking, of_touched, ended)
         mine = registrations.rows.filter(pa.array(registrations.registered))
         fresh, asked = (column[registrations.registered] for column in (registrations.fresh, registrations.asked))
         pending = asked | np.isin(longs(mine, "client"), coming)
 
         keys = np.union1d(longs(updates, "key"), longs(mine, "key")[fresh | pending])
-        objects = objects_after(updates, index["objects"].lookup(keys))
+        objects = objects_after(updates, names.numbered(index["objects"].lookup(keys)))
         acknowledged = _acknowledgements(ops)
         all_acknowledged = pa.concat_tables(
-            [index["acknowledgements"].lookup(np.unique(longs(mine, "client")[pending])), acknowledged]
+            [names.numbered(index["acknowledgements"].lookup(np.unique(longs(mine, "client")[pending]))), acknowledged]
         )
-        others = self._registered_for(index, objects.new, touched)
+        others = _wanting(names.numbered(index["registered_for"].lookup(longs(objects.new, "key"))), objects, touched)
         everyone = pa.concat_tables([mine.select(others.column_names), others])
         more = np.zeros(len(others), bool)
         versions, unknowns = notifications_due(
@@ -182,14 +191,6 @@ class Thialfi(Stage):
         )
         return notifications.together(output)
 
-    def _registered_for(self, index: Index, new: pa.Table, touched: Longs) -> pa.Table:
-        """The registrations for new versions, but for those of clients that are looked at anyway."""
-        rows = index["registered_for"].lookup(longs(new, "key"))
-        wanted = flags(rows, "registered") & ~np.isin(longs(rows, "client"), touched)
-        rows = rows.filter(pa.array(wanted)).select(["client", "key", "since", "application"])
-        at = pc.index_in(rows["key"], new["key"])
-        return rows.append_column("object", new["object"].combine_chunks().take(at.combine_chunks()))
-
     def _away(self, index: Index, batch_id: int, now: int, here: Longs) -> clients.Clients:
         """Clients to forget; none of those that have just been seen."""
         known = index["clients"]
@@ -206,15 +207,15 @@ class Thialfi(Stage):
         return objects.set_column(objects.column_names.index("payload"), objects.schema.field("payload"), small)
 
 
-NAME = "if(is_op, try_element_at(attributes, 'object'), object)"
+OBJECT = "if(is_op, try_element_at(attributes, 'object'), object)"
 COLUMNS = (
     "stream",
     "seq",
     "if(is_op, try_element_at(attributes, 'op'), null) as op",
     "if(is_op, try_cast(object as bigint), null) as client",
     "coalesce(version, -1L) as number",
-    f"{NAME} as object",
-    f"xxhash64({NAME}) as key",
+    f"{OBJECT} as object",
+    f"xxhash64({OBJECT}) as key",
     "source",
     "if(is_op, null, payload) as payload",
     "coalesce(unix_micros(time), 0L) as time",
@@ -240,13 +241,21 @@ def _chosen(ops: pa.Table, *names: str) -> pa.Table:
     return rows.append_column("registers", registers).append_column("application", rows["source"])
 
 
+def _wanting(registered: pa.Table, objects: Objects, touched: Longs) -> pa.Table:
+    """The registrations for new versions, but for those of clients that are looked at anyway."""
+    wanted = flags(registered, "registered") & np.isin(longs(registered, "name"), longs(objects.new, "name"))
+    wanted &= ~np.isin(longs(registered, "client"), touched)
+    return registered.filter(pa.array(wanted)).select(["client", "since", "object", "application", "name"])
+
+
 def _acknowledgements(ops: pa.Table) -> pa.Table:
     rows = ops.filter(
         pc.is_in(ops["op"], pa.array([stream_schema.ACKNOWLEDGE, stream_schema.ACKNOWLEDGE_UNKNOWN], pa.string()))
     )
     rows = rows.filter(pc.and_(pc.is_valid(rows["object"]), pc.greater_equal(rows["number"], 0)))
     unknown = pc.equal(rows["op"], stream_schema.ACKNOWLEDGE_UNKNOWN).cast(pa.int64())
-    return pa.table([rows["client"], rows["key"], unknown, rows["number"]], ACKNOWLEDGEMENTS)
+    columns = [rows["client"], rows["key"], unknown, rows["number"], rows["object"], rows["name"]]
+    return pa.table(columns, ACKNOWLEDGEMENTS.append(NAME))
 
 
 def _updated(clients: clients.Clients, after: clients.Clients) -> clients.Clients:

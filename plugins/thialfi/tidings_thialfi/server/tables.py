@@ -5,13 +5,14 @@ changes nothing, and rows may be read back in any order.
 
 | table | one row for each | the largest of these counts |
 | --- | --- | --- |
-| `objects` | `key`, `unknown` | `number`: the version; or a number for an update without one (`unknown` = 1) |
-| `registrations` | `client`, `key` | `rank`, which follows the client's own `number` |
-| `acknowledgements` | `client`, `key`, `unknown` | `number`: what the client has acknowledged |
+| `objects` | `object`, `unknown` | `number`: the version; or a number for an update without one (`unknown` = 1) |
+| `registrations` | `client`, `object` | `rank`, which follows the client's own `number` |
+| `acknowledgements` | `client`, `object`, `unknown` | `number`: what the client has acknowledged |
 | `clients` | `client`, `fact` | `number` |
 
-`key` is an object's 64-bit key, and times are microseconds since 1970. `app` and `batch` say which batch of which
-checkpoint a row comes from: a repeated batch leaves out what it wrote itself, and runs find what they have not seen.
+`key` is an object's 64-bit key, by which rows are found, and no more: names can be made to have one key. Times are
+microseconds since 1970. `app` and `batch` say which batch of which checkpoint a row comes from: a repeated batch leaves
+out what it wrote itself, and runs find what they have not seen.
 """
 
 from __future__ import annotations
@@ -59,7 +60,13 @@ REGISTRATIONS = pa.schema(
     ]
 )
 ACKNOWLEDGEMENTS = pa.schema(
-    [("client", pa.int64()), ("key", pa.int64()), ("unknown", pa.int64()), ("number", pa.int64())]
+    [
+        ("client", pa.int64()),
+        ("key", pa.int64()),
+        ("unknown", pa.int64()),
+        ("number", pa.int64()),
+        ("object", pa.string()),
+    ]
 )
 CLIENTS = pa.schema(
     [
@@ -85,18 +92,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TableView:
-    """Runs over a table: what they are sorted by, and which columns they have."""
+    """Runs over a table: what they are sorted by, and which of their rows are alike."""
 
     table: str
     key: str
     identity: tuple[str, ...]
     order: str
-    without: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the runs."""
-        return pa.schema([field for field in TABLES[self.table] if field.name not in self.without])
+        return TABLES[self.table]
 
     def layout(self, schema: pa.Schema) -> Layout:
         """Which rows are alike, in rows of this schema."""
@@ -104,11 +110,10 @@ class TableView:
 
 
 VIEWS = {
-    "objects": TableView("objects", "key", ("unknown",), "number"),
-    # An update knows its object's name, and matching is where size counts.
-    "registered_for": TableView("registrations", "key", ("client",), "rank", without=("object",)),
-    "registrations_of": TableView("registrations", "client", ("key",), "rank"),
-    "acknowledgements": TableView("acknowledgements", "client", ("key", "unknown"), "number"),
+    "objects": TableView("objects", "key", ("unknown", "object"), "number"),
+    "registered_for": TableView("registrations", "key", ("client", "object"), "rank"),
+    "registrations_of": TableView("registrations", "client", ("object",), "rank"),
+    "acknowledgements": TableView("acknowledgements", "client", ("object", "unknown"), "number"),
     "clients": TableView("clients", "client", ("fact",), "number"),
 }
 

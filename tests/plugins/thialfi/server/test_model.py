@@ -12,12 +12,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.collisions import colliding
 from tests.support.thialfi_stage import Row, Service, op
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.digests import Digest
 
 CLIENTS = (1, 2, 3)
-NAMES = ("a", "b", "c")
+NAMES = ("a", *colliding(2))
 
 pairs = st.tuples(st.sampled_from(CLIENTS), st.sampled_from(NAMES))
 number = st.integers(1, 30)
@@ -149,7 +150,7 @@ class World:
 
 @pytest.mark.slow
 @settings(max_examples=30)
-@example([([(stream_schema.REGISTER, (2, "b"), 5)], {2}, "go on"), ([("update", "b", None, 2)], set(), "go on")])
+@example([([(stream_schema.REGISTER, (2, "a"), 5)], {2}, "go on"), ([("update", "a", None, 2)], set(), "go on")])
 @given(batches)
 def test_every_registered_client_learns_the_latest_version_in_the_end(history: list[Any]) -> None:
     with tempfile.TemporaryDirectory() as folder:
