@@ -90,7 +90,7 @@ class Service:
             return self.stage.apply(self.stage.prepare(self.spark.createDataFrame(rows.combine_chunks())), state)
         index = self.stage.opened(state)
         index.advance(state.batch_id)
-        return self.stage.step(_columns(rows), index, state)
+        return self.stage.step(_columns(rows, _micros(self.now)), index, state)
 
     def _placed(self, stream: str, rows: Sequence[Row]) -> pa.Table:
         table = from_rows({"time": self.now, **row} for row in rows)
@@ -101,7 +101,7 @@ class Service:
         return placed.append_column("stream", pa.repeat(pa.scalar(stream), len(rows)))
 
 
-def _columns(rows: pa.Table) -> pa.Table:
+def _columns(rows: pa.Table, now: int) -> pa.Table:
     """What the stage asks Spark for."""
     found: dict[str, list[Any]] = {name: [] for name in COLUMNS.names}
     for row in rows.to_pylist(maps_as_pydicts="lossy"):
@@ -116,11 +116,16 @@ def _columns(rows: pa.Table) -> pa.Table:
             "object": name,
             "key": key_of(name or ""),
             "payload": None if is_op else row["payload"],
-            "time": int(row["time"].timestamp() * 1_000_000),
+            "time": now,
+            "written": _micros(row["time"]) if is_op else None,
         }
         for column, values in found.items():
             values.append(made[column])
     return pa.table(found, COLUMNS)
+
+
+def _micros(time: dt.datetime) -> int:
+    return int(time.timestamp() * 1_000_000)
 
 
 COLUMNS = pa.schema(
@@ -135,6 +140,7 @@ COLUMNS = pa.schema(
         ("source", pa.string()),
         ("payload", pa.binary()),
         ("time", pa.int64()),
+        ("written", pa.int64()),
     ]
 )
 

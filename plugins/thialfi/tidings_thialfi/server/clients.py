@@ -106,10 +106,10 @@ def step(known: Clients, ops: pa.Table) -> tuple[Clients, pa.Table]:
     return Clients(known.ids, known.marks, marked, online, last_seen, floors, seen), pa.concat_tables(rows)
 
 
-def away(facts: pa.Table, now: int, limit: int) -> Clients:
-    """The clients among these, by their facts, that have not been seen for so many microseconds."""
+def away(facts: pa.Table, since: int) -> Clients:
+    """The clients among these, by their facts, that have not been seen since this time."""
     known = Clients.of(np.unique(longs(facts, "client")), facts)
-    ids = known.ids[known.marked & (known.last_seen < now - limit)]
+    ids = known.ids[known.marked & (known.last_seen < since)]
     return Clients.of(ids, facts)
 
 

@@ -132,8 +132,10 @@ class Thialfi(Stage):
 
     def step(self, rows: pa.Table, index: Index, state: State) -> pa.Table:
         """What clients are told of these rows, whose columns are `COLUMNS`, with the index as before the batch."""
-        now = pc.max(rows["time"]).as_py() or 0
-        index.expiry.before = now - int(self.away_days * DAY_US)
+        # Clients are not forgotten as of now, but as of when the operations that were read were written.
+        read = min(pc.max(rows["time"]).as_py() or 0, pc.max(rows["written"]).as_py() or 0)
+        limit = int(self.away_days * DAY_US)
+        index.expiry.before = max(index.expiry.before, read - limit)
         names = Names()
         updates, ops = _split(names.numbered(rows))
         ids = np.unique(longs(ops, "client"))
@@ -141,7 +143,7 @@ class Thialfi(Stage):
         after, facts = clients.step(known, ops)
         zombies = ids[~after.marked]
         ops = ops.filter(pa.array(after.marked[after.at(longs(ops, "client"))]))
-        away = self._away(index, state.batch_id, now, ids)
+        away = clients.away(self._some_clients(index, state.batch_id, ids), read - limit)
 
         # Everything about the clients whose registrations may change, or that come online.
         asking = _chosen(ops, stream_schema.REGISTER, stream_schema.UNREGISTER)
@@ -191,14 +193,13 @@ class Thialfi(Stage):
         )
         return notifications.together(output)
 
-    def _away(self, index: Index, batch_id: int, now: int, here: Longs) -> clients.Clients:
-        """Clients to forget; none of those that have just been seen."""
+    def _some_clients(self, index: Index, batch_id: int, here: Longs) -> pa.Table:
+        """The facts of clients of whom it is time to see whether they are away; none of those that are here."""
         known = index["clients"]
         if batch_id % self.collect_every:
-            return clients.away(known.lookup([]), now, 0)
+            return known.lookup([])
         facts = known.scan(batch_id // self.collect_every % self.parts)
-        facts = facts.filter(pa.array(~np.isin(longs(facts, "client"), here)))
-        return clients.away(facts, now, int(self.away_days * DAY_US))
+        return facts.filter(pa.array(~np.isin(longs(facts, "client"), here)))
 
     def _kept(self, objects: pa.Table) -> pa.Table:
         """The rows without payloads that are too large to keep."""
@@ -218,7 +219,9 @@ COLUMNS = (
     f"xxhash64({OBJECT}) as key",
     "source",
     "if(is_op, null, payload) as payload",
-    "coalesce(unix_micros(time), 0L) as time",
+    # In a stream, Spark's time of the batch: the machine's, and the same when the batch is repeated.
+    "unix_micros(current_timestamp()) as time",
+    "if(is_op, unix_micros(time), null) as written",
 )
 
 
