@@ -59,6 +59,15 @@ class Layout:
         return rows.take(pa.array(at[np.append(~same, True)]))
 
 
+@dataclass(frozen=True)
+class Share:
+    """Of rows of one key, those with `column mod parts` = `part`: a key may have more rows than one wants at once."""
+
+    column: str
+    part: int
+    parts: int
+
+
 class RunFile:
     """A run that is there. Its memory is the file's pages, which the system takes back when it needs them."""
 
@@ -75,14 +84,18 @@ class RunFile:
         self._batches: dict[int, pa.RecordBatch] = {}
         self.split = self._file.num_record_batches > 1
 
-    def find(self, keys: Longs) -> Iterator[pa.Table]:
+    def find(self, keys: Longs, share: Share | None = None) -> Iterator[pa.Table]:
         """The rows with these keys, which are sorted and unlike."""
-        if not self.split:
-            yield self._found(0, keys)
-            return
-        parts = keys % self._layout.parts
-        for part in np.unique(parts).tolist():
-            yield self._found(part, keys[parts == part])
+        for part, chosen in self._parts(keys):
+            yield self._found(part, keys[chosen], share)
+
+    def counts(self, keys: Longs) -> Longs:
+        """How many rows each of these keys has."""
+        counts = np.zeros(len(keys), np.int64)
+        for part, chosen in self._parts(keys):
+            first, last = self._bounds(part, keys[chosen])
+            counts[chosen] = last - first
+        return counts
 
     def part(self, part: int) -> pa.Table:
         """The rows of one part."""
@@ -92,13 +105,26 @@ class RunFile:
         mine = longs(rows, self._layout.key) % self._layout.parts == part
         return rows if mine.all() else rows.filter(pa.array(mine))
 
-    def _found(self, at: int, keys: Longs) -> pa.Table:
-        batch = self._batch(at)
-        held = longs(batch, self._layout.key)
-        first, last = np.searchsorted(held, keys, "left"), np.searchsorted(held, keys, "right")
-        rows = pa.Table.from_batches([batch])
-        counts = last - first
-        return rows.take(pa.array(ranges(first, counts))) if counts.any() else rows.slice(0, 0)
+    def _parts(self, keys: Longs) -> Iterator[tuple[int, Any]]:
+        """The batches to look into, and which of the keys may be there."""
+        if not self.split:
+            yield 0, slice(None)
+            return
+        parts = keys % self._layout.parts
+        for part in np.unique(parts).tolist():
+            yield part, parts == part
+
+    def _bounds(self, at: int, keys: Longs) -> tuple[Longs, Longs]:
+        held = longs(self._batch(at), self._layout.key)
+        return np.searchsorted(held, keys, "left"), np.searchsorted(held, keys, "right")
+
+    def _found(self, at: int, keys: Longs, share: Share | None) -> pa.Table:
+        first, last = self._bounds(at, keys)
+        found = ranges(first, last - first)
+        if share is not None:
+            found = found[longs(self._batch(at), share.column)[found] % share.parts == share.part]
+        rows = pa.Table.from_batches([self._batch(at)])
+        return rows.take(pa.array(found)) if len(found) else rows.slice(0, 0)
 
     def _batch(self, at: int) -> pa.RecordBatch:
         if at not in self._batches:

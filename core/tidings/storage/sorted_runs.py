@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from tidings.errors import InvalidOption, LogUnavailable
 from tidings.storage import durable
-from tidings.storage.sorted_run_file import Checksums, Forget, Layout, RunFile, merge_runs, write_run
+from tidings.storage.sorted_run_file import Checksums, Forget, Layout, RunFile, Share, merge_runs, write_run
 
 FANOUT_RUNS = 4  # so many of one size are merged into one
 BASE_ROWS = 4096  # runs of fewer count as of one size
@@ -111,13 +111,17 @@ class RunsSnapshot:
         """How many rows there are at most: those that newer ones have replaced are counted until runs are merged."""
         return sum(run.rows for run in self.manifest.runs)
 
-    def lookup(self, keys: npt.ArrayLike) -> pa.Table:
-        """The newest row of each identity that has one of these keys, sorted by key and identity."""
+    def lookup(self, keys: npt.ArrayLike, share: Share | None = None) -> pa.Table:
+        """The newest row of each identity that has one of these keys; or a share of these rows."""
         wanted = np.sort(np.asarray(keys, np.int64))
         if len(wanted):
             wanted = wanted[np.append(True, wanted[1:] != wanted[:-1])]  # as np.unique does, in a quarter of the time
-        found = [rows for file in self.files for rows in file.find(wanted)] if len(wanted) else []
+        found = [rows for file in self.files for rows in file.find(wanted, share)] if len(wanted) else []
         return self._newest(found)
+
+    def counts(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many rows each of these keys has at most, as `rows` counts them; none of them is read."""
+        return sum((file.counts(keys) for file in self.files), np.zeros(len(keys), np.int64))
 
     def scan(self, part: int) -> pa.Table:
         """The newest rows of one part: of all keys with `key mod parts` = `part`."""
@@ -158,9 +162,13 @@ class RunReader:
         """The runs as they are now, which stay as they are for as long as one holds it."""
         return RunsSnapshot(*self._current())
 
-    def lookup(self, keys: npt.ArrayLike) -> pa.Table:
-        """The newest row of each identity that has one of these keys, sorted by key and identity."""
-        return self.snapshot().lookup(keys)
+    def lookup(self, keys: npt.ArrayLike, share: Share | None = None) -> pa.Table:
+        """The newest row of each identity that has one of these keys; or a share of these rows."""
+        return self.snapshot().lookup(keys, share)
+
+    def counts(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many rows each of these keys has at most."""
+        return self.snapshot().counts(keys)
 
     def scan(self, part: int) -> pa.Table:
         """The newest rows of one part: of all keys with `key mod parts` = `part`."""

@@ -281,3 +281,15 @@ def test_an_identity_may_be_text(tmp_path: Path) -> None:
             (7, "a", 4),
             (7, "b", 0),
         ]
+
+
+@pytest.mark.parametrize("small", [0, 1000])
+def test_a_key_with_many_rows_is_read_in_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+    monkeypatch.setattr(sorted_run_file, "MAX_UNSPLIT_ROWS", small)
+    with opened(tmp_path, merging=False) as own:
+        for number in range(3):
+            own.append(table([(key, client, number) for key in (5, 6) for client in range(10)]))
+        assert own.counts(np.array([6, 4, 5])).tolist() == [30, 0, 30]
+        shares = [own.lookup([5], sorted_run_file.Share("client", part, 4)) for part in range(4)]
+        assert [sorted(share["client"].to_pylist()) for share in shares] == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
+        assert set(pa.concat_tables(shares)["number"].to_pylist()) == {2}
