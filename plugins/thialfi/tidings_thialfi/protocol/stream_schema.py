@@ -14,6 +14,7 @@ reads it without a Python function a row.
 | `acknowledge-unknown` | number | `object` | it has heard that the version is unknown |
 | `online` | | `gateway` | a channel is there: tell it all that is pending, and the digest |
 | `offline` | | | |
+| `continue` | | | written by the stage, for client -1, which is none: there is more to do, in another batch |
 
 `<service>.notifications`, written by the stage:
 
@@ -38,6 +39,7 @@ ACKNOWLEDGE = "acknowledge"
 ACKNOWLEDGE_UNKNOWN = "acknowledge-unknown"
 ONLINE = "online"
 OFFLINE = "offline"
+CONTINUE = "continue"
 
 NOTIFY = "notify"
 UNKNOWN = "unknown"

@@ -6,7 +6,7 @@ other, whichever came first. All tables have the column `name` (`names.Names`), 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -23,15 +23,29 @@ from tidings_thialfi.server.tables import OBJECTS, REGISTRATIONS
 MAX_CLIENT_NUMBER = 2**62 - 1  # of a client's numbers: two of them must fit into 64 bits
 
 _OBJECTS, _REGISTRATIONS = OBJECTS.append(NAME), REGISTRATIONS.append(NAME)
+_NEW = pa.schema([*_OBJECTS, ("late_bytes", pa.int64()), ("place", pa.int64())])
 _NEWEST_OBJECTS = Layout(_OBJECTS, "name", ("unknown",), "number", 1)
 
 
 @dataclass(frozen=True)
 class Objects:
-    """Versions: the rows that are new, and all that are known of the objects in question, after the batch."""
+    """Versions: the rows that are new, and all that are known of the objects in question, after the batch.
+
+    Clients are told of what is new, and of what is to be told `again`, by name.
+    """
 
     new: pa.Table
     after: pa.Table
+    again: Longs = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def including(self, rows: pa.Table, again: Longs | None = None) -> Objects:
+        """With these rows, too; among those alike they count."""
+        after = _NEWEST_OBJECTS.newest(pa.concat_tables([self.after, rows.select(_OBJECTS.names)]))
+        return Objects(self.new, after, self.again if again is None else again)
+
+    def told(self, unknown: int) -> Longs:
+        """The names of which all registered clients are to be told that they have a version; or an unknown one."""
+        return np.append(longs(self.new.filter(pc.equal(self.new["unknown"], unknown)), "name"), self.again)
 
     def facts(self, unknown: int) -> pa.Table:
         """The known versions; or the updates without one that no later version has superseded."""
@@ -59,7 +73,7 @@ def objects_after(updates: pa.Table, known: pa.Table) -> Objects:
     at = places(longs(versions, "name"), names[best])
     best = best[numbers[best] > np.where(at >= 0, _taken(longs(versions, "number"), at), -1)]
     newer = _object_rows(updates, best, 0, numbers[best], np.zeros(len(best), np.int64))
-    after = _NEWEST_OBJECTS.newest(pa.concat_tables([known, newer]))
+    after = Objects(newer, known).including(newer).after
 
     unstated = np.flatnonzero(numbers < 0)
     last = unstated[last_of_each(names[unstated], seqs[unstated])]
@@ -73,7 +87,7 @@ def objects_after(updates: pa.Table, known: pa.Table) -> Objects:
     number = np.maximum(longs(updates, "time")[last], np.where(at >= 0, _taken(longs(before, "number"), at) + 1, 0))
     bases = np.where(base >= 0, _taken(longs(versions, "number"), base), -1)
     new = pa.concat_tables([newer, _object_rows(updates, last, 1, np.minimum(number, MAX_CLIENT_NUMBER), bases)])
-    return Objects(new, _NEWEST_OBJECTS.newest(pa.concat_tables([known, new])))
+    return Objects(new, known).including(new)
 
 
 @dataclass(frozen=True)
@@ -177,11 +191,10 @@ def notifications_due(
     """
     names = longs(pairs, "name")
     versions, unknowns = objects.facts(0), objects.facts(1)
-    new = {kind: longs(objects.new.filter(pc.equal(objects.new["unknown"], kind)), "name") for kind in (0, 1)}
 
     at = places(longs(versions, "name"), names)
     numbers = _taken(longs(versions, "number"), at)
-    wanted = fresh | np.isin(names, new[0])
+    wanted = fresh | np.isin(names, objects.told(0))
     if acknowledged is not None:
         wanted |= pending & (numbers > acknowledged_numbers(pairs, acknowledged, 0))
     wanted &= (at >= 0) & (fresh | ~_own(pairs, versions, at))
@@ -191,7 +204,7 @@ def notifications_due(
     nothing = at < 0
     at = places(longs(unknowns, "name"), names)
     numbers = np.where(at >= 0, since + _taken(longs(unknowns, "number"), at), since)
-    wanted = fresh | np.isin(names, new[1])
+    wanted = fresh | np.isin(names, objects.told(1))
     due = fresh
     if acknowledged is not None:
         known = acknowledged_numbers(pairs, acknowledged, 1)
@@ -215,9 +228,10 @@ def _own(pairs: pa.Table, facts: pa.Table, at: Longs) -> Flags:
 
 def _object_rows(updates: pa.Table, at: Longs, unknown: int, numbers: Longs, bases: Longs) -> pa.Table:
     rows = updates.take(pa.array(at))
-    columns = {name: rows[name] for name in ("key", "object", "source", "payload", "time", "name")}
+    given = ("key", "object", "source", "payload", "time", "name", "late_bytes", "place")
+    columns = {name: rows[name] for name in given}
     columns |= {"unknown": np.full(len(at), unknown, np.int64), "number": numbers, "base": bases}
-    return pa.table([columns[name] for name in _OBJECTS.names], _OBJECTS)
+    return pa.table([columns[name] for name in _NEW.names], _NEW)
 
 
 def _first_places(held: Longs, wanted: Longs) -> Longs:

@@ -1,4 +1,4 @@
-"""What the service keeps: four Delta tables, which are the truth, and sorted runs made from them, which are looked up.
+"""What the service keeps: five Delta tables, which are the truth, and sorted runs made from them, which are looked up.
 
 Rows are only ever added; of those alike the one with the largest number counts. So a row that comes twice, or late,
 changes nothing, and rows may be read back in any order.
@@ -9,6 +9,7 @@ changes nothing, and rows may be read back in any order.
 | `registrations` | `client`, `object` | `rank`, which follows the client's own `number` |
 | `acknowledgements` | `client`, `object`, `unknown` | `number`: what the client has acknowledged |
 | `clients` | `client`, `fact` | `number` |
+| `fanouts` | `object` | `rank`; see `fanout` |
 
 `key` is an object's 64-bit key, by which rows are found, and no more: names can be made to have one key. Times are
 microseconds since 1970. `app` and `batch` say which batch of which checkpoint a row comes from: a repeated batch leaves
@@ -79,12 +80,27 @@ CLIENTS = pa.schema(
         ("gateway", pa.string()),
     ]
 )
+QUEUE = 0
+FANOUTS = pa.schema(
+    [
+        ("queue", pa.int64()),  # there is one, `QUEUE`, by which all rows are found
+        ("object", pa.string()),
+        ("key", pa.int64()),
+        ("rank", pa.int64()),
+        ("turn", pa.int64()),  # the smallest comes next
+        ("parts", pa.int64()),
+        ("size", pa.int64()),  # of a part, about
+        ("next", pa.int64()),
+        ("left", pa.int64()),
+    ]
+)
 STAMP = (pa.field("app", pa.string()), pa.field("batch", pa.int64()))
 TABLES = {
     "objects": OBJECTS,
     "registrations": REGISTRATIONS,
     "acknowledgements": ACKNOWLEDGEMENTS,
     "clients": CLIENTS,
+    "fanouts": FANOUTS,
 }
 
 logger = logging.getLogger(__name__)
@@ -115,6 +131,7 @@ VIEWS = {
     "registrations_of": TableView("registrations", "client", ("object",), "rank"),
     "acknowledgements": TableView("acknowledgements", "client", ("object", "unknown"), "number"),
     "clients": TableView("clients", "client", ("fact",), "number"),
+    "fanouts": TableView("fanouts", "queue", ("object",), "rank"),
 }
 
 WHOLE = {
@@ -122,6 +139,7 @@ WHOLE = {
     "registrations": "registrations_of",
     "acknowledgements": "acknowledgements",
     "clients": "clients",
+    "fanouts": "fanouts",
 }
 """For each table the view that has all its columns."""
 

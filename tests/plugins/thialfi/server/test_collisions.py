@@ -84,7 +84,7 @@ def test_runs_and_tables_keep_what_has_one_key_apart(tmp_path: Path, monkeypatch
     index = service.stage.opened(State(tmp_path, "test", service.batch_id))
     index.advance(service.batch_id)
     for name, held in index.snapshot().items():
-        assert compact(index, name, service.batch_id - 1, held) == "rewritten"
+        assert compact(index, name, service.batch_id - 1, held) == ("rewritten" if name != "fanouts" else None)
     service.restart()
     shutil.rmtree(tmp_path / "runs")
     told = service.batch(ops=[op(1, stream_schema.ONLINE)])
