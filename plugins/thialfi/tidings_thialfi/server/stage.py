@@ -29,6 +29,7 @@ from pydantic import AfterValidator, Field, PrivateAttr
 from tidings.errors import InvalidName, InvalidOption
 from tidings.names import check_name
 from tidings.stages import Stage
+from tidings.storage.sorted_run_file import Share
 from tidings.updates import from_rows, timed
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.constants import MAX_PAYLOAD_BYTES
@@ -171,9 +172,10 @@ class Thialfi(Stage):
         # Everything about the clients whose registrations may change, or that come online.
         asking = _chosen(ops, stream_schema.REGISTER, stream_schema.UNREGISTER)
         room = min(ROOM_ROWS, ROOM_BYTES // max(1, self.payload_bytes))
-        coming, later = self._in_turn(
-            np.unique(longs(_chosen(ops, stream_schema.ONLINE), "client")), index, state, room
-        )
+        returned = ids[after.marked & after.online & ~known.online]
+        calls = longs(_chosen(ops, stream_schema.ONLINE, stream_schema.CONTINUE), "client")
+        offline = ids[~after.online]
+        coming, later = self._in_turn(np.setdiff1d(np.union1d(returned, calls), offline), index, state, room)
         deciding = np.unique(
             np.concatenate([longs(_chosen(ops, stream_schema.SYNC), "client"), longs(asking, "client")])
         )
@@ -203,6 +205,7 @@ class Thialfi(Stage):
         wanted = np.union1d(longs(objects.new, "name")[counts > 0], longs(mine, "name"))
         objects = with_late_payloads(objects, wanted, self.payload_bytes, names, read_late)
         others = _registered_for(index, names, fan_out, touched)
+        others = others.filter(pa.array(~np.isin(longs(others, "client"), _offline(index, others, after))))
         everyone = pa.concat_tables([mine.select(others.column_names), others])
         neither = np.zeros(len(others), bool)
         versions, unknowns = notifications_due(
@@ -227,9 +230,8 @@ class Thialfi(Stage):
                 "fanouts": fan_out.changed,
             },
         )
-        more = [stream_schema.operation(client, stream_schema.ONLINE) for client in later.tolist()]
-        if fan_out.waits and not more:
-            more = [stream_schema.operation(NOBODY, stream_schema.CONTINUE)]
+        waiting = [*later.tolist(), *([NOBODY] if fan_out.waits else [])]
+        more = [stream_schema.operation(client, stream_schema.CONTINUE) for client in waiting]
         return Step(notifications.together(output), more)
 
     def _in_turn(self, coming: Longs, index: Index, state: State, room: int) -> tuple[Longs, Longs]:
@@ -264,6 +266,7 @@ COLUMNS = (
     "coalesce(version, -1L) as number",
     f"{OBJECT} as object",
     f"xxhash64({OBJECT}) as key",
+    "if(is_op, try_element_at(attributes, 'gateway'), null) as gateway",
     "source",
     f"if(is_op or length(payload) > {INLINE_BYTES}, null, payload) as payload",
     f"if({LATE}, length(payload), 0L) as late_bytes",
@@ -307,6 +310,13 @@ def _registered_for(index: Index, names: Names, fan_out: FanOut, touched: Longs)
     found = [wanting(runs.lookup(fan_out.keys), fan_out.names)]
     found += [wanting(runs.lookup([part.key], part.share), np.array([part.name])) for part in fan_out.parts]
     return pa.concat_tables(found)
+
+
+def _offline(index: Index, registered: pa.Table, after: clients.Clients) -> Longs:
+    """Which of the clients of these registrations are not there, and are told what is pending when they come back."""
+    wanted = np.setdiff1d(longs(registered, "client"), after.ids)
+    known = index["clients"].lookup(wanted, Share("fact", clients.PRESENCE, clients.FACTS))
+    return np.append(longs(known, "client")[~flags(known, "holds")], after.ids[~after.online])
 
 
 def _acknowledgements(ops: pa.Table) -> pa.Table:
