@@ -11,7 +11,7 @@ import xxhash
 
 from tidings.stages.state import State
 from tidings_thialfi.server.stage import Thialfi
-from tidings_thialfi.server.tables import ACKNOWLEDGEMENTS, CLIENTS, OBJECTS, REGISTRATIONS
+from tidings_thialfi.server.tables import ACKNOWLEDGEMENTS, CLIENTS, FANOUTS, OBJECTS, REGISTRATIONS
 
 AUDIENCE = 5  # registrations of an object, and objects of a client
 PART = 1_000_000  # clients whose rows are made at once
@@ -71,6 +71,7 @@ def world(clients: int, first: int = 0) -> dict[str, pa.Table]:
         "registrations": pa.table(registrations, REGISTRATIONS),
         "acknowledgements": ACKNOWLEDGEMENTS.empty_table(),
         "clients": pa.table(facts, CLIENTS),
+        "fanouts": FANOUTS.empty_table(),
     }
 
 

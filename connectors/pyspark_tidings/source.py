@@ -27,6 +27,7 @@ from tidings.positions import Bounds, Positions
 from tidings.updates import TOMBSTONE
 
 SMALL_BATCH_ROWS = 5_000  # so few are handed over faster by the driver than read by a worker
+SMALL_BATCH_BYTES = 16 * 2**20  # Spark holds all that it is handed over in memory
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +184,7 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
             return None
         partitions = self._planner.noted_partitions(start, end)
         # Spark wants the rows to be those of one partition: none if nothing is to be read, or nothing is held any more.
-        return partitions[0].read() if len(partitions) == 1 else None
+        return _if_small(partitions[0].read()) if len(partitions) == 1 else None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below
         return self._planner.offset(self._planner.start())
@@ -210,6 +211,15 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the log keeps what retention says, not what this query has read."""
+
+
+def _if_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
+    read: list[pa.RecordBatch] = []
+    for batch in batches:
+        read.append(batch)
+        if sum(one.nbytes for one in read) > SMALL_BATCH_BYTES:
+            return None
+    return iter(read)
 
 
 def _read(partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -9,13 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
 from tidings.stages.state import State
 from tidings.testing import _listed, _versions
 from tidings.updates import SCHEMA, checked, from_rows, shards_of
 from tidings_thialfi.protocol import stream_schema
+from tidings_thialfi.protocol.constants import MAX_PAYLOAD_BYTES
 from tidings_thialfi.protocol.digests import key_of
+from tidings_thialfi.server.payloads import INLINE_BYTES
 from tidings_thialfi.server.stage import Thialfi
 
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -52,6 +55,8 @@ class Service:
         self.batch_id = 0
         self.now = START
         self.repeat = repeat
+        self.more: list[Row] = []
+        """What the stage wants to be among the operations of the next batch; there it is."""
         self._seqs = itertools.count()
 
     def restart(self) -> None:
@@ -68,6 +73,7 @@ class Service:
 
     def table(self, *, updates: Sequence[Row] = (), ops: Sequence[Row] = ()) -> pa.Table:
         self.now += dt.timedelta(seconds=1)
+        ops = [*ops, *self.more]
         rows = pa.concat_tables([self._placed("contacts", updates), self._placed("s.operations", ops)])
         attempts = [State(self.folder, "test", self.batch_id) for _ in range(3 if self.repeat else 1)]
         outputs = []
@@ -90,7 +96,10 @@ class Service:
             return self.stage.apply(self.stage.prepare(self.spark.createDataFrame(rows.combine_chunks())), state)
         index = self.stage.opened(state)
         index.advance(state.batch_id)
-        return self.stage.step(_columns(rows), index, state)
+        columns = _columns(rows, _micros(self.now))
+        told, more = self.stage.step(columns.drop_columns("late"), index, state, lambda places: _late(columns, places))
+        self.more = list(more)
+        return told
 
     def _placed(self, stream: str, rows: Sequence[Row]) -> pa.Table:
         table = from_rows({"time": self.now, **row} for row in rows)
@@ -101,13 +110,15 @@ class Service:
         return placed.append_column("stream", pa.repeat(pa.scalar(stream), len(rows)))
 
 
-def _columns(rows: pa.Table) -> pa.Table:
+def _columns(rows: pa.Table, now: int) -> pa.Table:
     """What the stage asks Spark for."""
     found: dict[str, list[Any]] = {name: [] for name in COLUMNS.names}
     for row in rows.to_pylist(maps_as_pydicts="lossy"):
         is_op = row["stream"] == "s.operations"
         said = row["attributes"] or {}
         name = said.get("object") if is_op else row["object"]
+        size = len(row["payload"] or b"")
+        late = not is_op and INLINE_BYTES < size <= MAX_PAYLOAD_BYTES
         made = {
             **{one: row[one] for one in ("stream", "seq", "source")},
             "op": said["op"] if is_op else None,
@@ -115,12 +126,26 @@ def _columns(rows: pa.Table) -> pa.Table:
             "number": -1 if row["version"] is None else row["version"],
             "object": name,
             "key": key_of(name or ""),
-            "payload": None if is_op else row["payload"],
-            "time": int(row["time"].timestamp() * 1_000_000),
+            "gateway": said.get("gateway") if is_op else None,
+            "payload": None if is_op or late or size > INLINE_BYTES else row["payload"],
+            "late_bytes": size if late else 0,
+            "late": row["payload"] if late else None,
+            "place": len(found["place"]),
+            "time": now,
+            "written": _micros(row["time"]) if is_op else None,
         }
         for column, values in found.items():
             values.append(made[column])
     return pa.table(found, COLUMNS)
+
+
+def _late(columns: pa.Table, places: list[int]) -> pa.Table:
+    rows = columns.select(["place", "object", "late"])
+    return rows.filter(pc.is_in(rows["place"], pa.array(places, pa.int64())))
+
+
+def _micros(time: dt.datetime) -> int:
+    return int(time.timestamp() * 1_000_000)
 
 
 COLUMNS = pa.schema(
@@ -132,9 +157,14 @@ COLUMNS = pa.schema(
         ("number", pa.int64()),
         ("object", pa.string()),
         ("key", pa.int64()),
+        ("gateway", pa.string()),
         ("source", pa.string()),
         ("payload", pa.binary()),
+        ("late_bytes", pa.int64()),
+        ("late", pa.binary()),
+        ("place", pa.int64()),
         ("time", pa.int64()),
+        ("written", pa.int64()),
     ]
 )
 

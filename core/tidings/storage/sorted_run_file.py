@@ -35,7 +35,8 @@ Forget = Callable[[pa.Table], npt.NDArray[np.bool_]]
 class Layout:
     """What the rows of runs are: sorted by `key`, one for each key and `identity`, the one with the largest `order`.
 
-    All of these are columns of 64-bit integers without nulls; the others are what one likes.
+    Key and order are columns of 64-bit integers, and an identity is of these or of text, all without nulls; the others
+    are what one likes.
     """
 
     schema: pa.Schema
@@ -49,13 +50,22 @@ class Layout:
         names = (self.key, *self.identity)
         if len(rows) < 2:
             return rows
-        columns = [longs(rows, name) for name in names]
+        columns = [_numbers(rows, name) for name in names]
         at = np.lexsort((longs(rows, self.order), *reversed(columns)))
         same = np.ones(len(at) - 1, bool)
         for column in columns:
             placed = column[at]
             same &= placed[1:] == placed[:-1]
         return rows.take(pa.array(at[np.append(~same, True)]))
+
+
+@dataclass(frozen=True)
+class Share:
+    """Of rows of one key, those with `column mod parts` = `part`: a key may have more rows than one wants at once."""
+
+    column: str
+    part: int
+    parts: int
 
 
 class RunFile:
@@ -74,14 +84,18 @@ class RunFile:
         self._batches: dict[int, pa.RecordBatch] = {}
         self.split = self._file.num_record_batches > 1
 
-    def find(self, keys: Longs) -> Iterator[pa.Table]:
+    def find(self, keys: Longs, share: Share | None = None) -> Iterator[pa.Table]:
         """The rows with these keys, which are sorted and unlike."""
-        if not self.split:
-            yield self._found(0, keys)
-            return
-        parts = keys % self._layout.parts
-        for part in np.unique(parts).tolist():
-            yield self._found(part, keys[parts == part])
+        for part, chosen in self._parts(keys):
+            yield self._found(part, keys[chosen], share)
+
+    def counts(self, keys: Longs) -> Longs:
+        """How many rows each of these keys has."""
+        counts = np.zeros(len(keys), np.int64)
+        for part, chosen in self._parts(keys):
+            first, last = self._bounds(part, keys[chosen])
+            counts[chosen] = last - first
+        return counts
 
     def part(self, part: int) -> pa.Table:
         """The rows of one part."""
@@ -91,13 +105,26 @@ class RunFile:
         mine = longs(rows, self._layout.key) % self._layout.parts == part
         return rows if mine.all() else rows.filter(pa.array(mine))
 
-    def _found(self, at: int, keys: Longs) -> pa.Table:
-        batch = self._batch(at)
-        held = longs(batch, self._layout.key)
-        first, last = np.searchsorted(held, keys, "left"), np.searchsorted(held, keys, "right")
-        rows = pa.Table.from_batches([batch])
-        counts = last - first
-        return rows.take(pa.array(ranges(first, counts))) if counts.any() else rows.slice(0, 0)
+    def _parts(self, keys: Longs) -> Iterator[tuple[int, Any]]:
+        """The batches to look into, and which of the keys may be there."""
+        if not self.split:
+            yield 0, slice(None)
+            return
+        parts = keys % self._layout.parts
+        for part in np.unique(parts).tolist():
+            yield part, parts == part
+
+    def _bounds(self, at: int, keys: Longs) -> tuple[Longs, Longs]:
+        held = longs(self._batch(at), self._layout.key)
+        return np.searchsorted(held, keys, "left"), np.searchsorted(held, keys, "right")
+
+    def _found(self, at: int, keys: Longs, share: Share | None) -> pa.Table:
+        first, last = self._bounds(at, keys)
+        found = ranges(first, last - first)
+        if share is not None:
+            found = found[longs(self._batch(at), share.column)[found] % share.parts == share.part]
+        rows = pa.Table.from_batches([self._batch(at)])
+        return rows.take(pa.array(found)) if len(found) else rows.slice(0, 0)
 
     def _batch(self, at: int) -> pa.RecordBatch:
         if at not in self._batches:
@@ -199,6 +226,14 @@ def longs(rows: pa.Table | pa.RecordBatch, name: str) -> Longs:
         column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     found: Longs = column.to_numpy(zero_copy_only=True)
     return found
+
+
+def _numbers(rows: pa.Table, name: str) -> Longs:
+    """The column, or numbers that are alike exactly where its texts are."""
+    if rows.schema.field(name).type == pa.int64():
+        return longs(rows, name)
+    chunks = rows[name].dictionary_encode().chunks
+    return np.concatenate([chunk.indices.to_numpy() for chunk in chunks]).astype(np.int64)
 
 
 def ranges(firsts: npt.NDArray[Any], counts: npt.NDArray[Any]) -> Longs:

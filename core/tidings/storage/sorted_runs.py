@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from tidings.errors import InvalidOption, LogUnavailable
 from tidings.storage import durable
-from tidings.storage.sorted_run_file import Checksums, Forget, Layout, RunFile, merge_runs, write_run
+from tidings.storage.sorted_run_file import Checksums, Forget, Layout, RunFile, Share, merge_runs, write_run
 
 FANOUT_RUNS = 4  # so many of one size are merged into one
 BASE_ROWS = 4096  # runs of fewer count as of one size
@@ -113,13 +113,17 @@ class RunsSnapshot:
         """How many rows there are at most: those that newer ones have replaced are counted until runs are merged."""
         return sum(run.rows for run in self.manifest.runs)
 
-    def lookup(self, keys: npt.ArrayLike) -> pa.Table:
-        """The newest row of each identity that has one of these keys, sorted by key and identity."""
+    def lookup(self, keys: npt.ArrayLike, share: Share | None = None) -> pa.Table:
+        """The newest row of each identity that has one of these keys; or a share of these rows."""
         wanted = np.sort(np.asarray(keys, np.int64))
         if len(wanted):
             wanted = wanted[np.append(True, wanted[1:] != wanted[:-1])]  # as np.unique does, in a quarter of the time
-        found = [rows for file in self.files for rows in file.find(wanted)] if len(wanted) else []
+        found = [rows for file in self.files for rows in file.find(wanted, share)] if len(wanted) else []
         return self._newest(found)
+
+    def counts(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many rows each of these keys has at most, as `rows` counts them; none of them is read."""
+        return sum((file.counts(keys) for file in self.files), np.zeros(len(keys), np.int64))
 
     def scan(self, part: int) -> pa.Table:
         """The newest rows of one part: of all keys with `key mod parts` = `part`."""
@@ -165,9 +169,13 @@ class RunReader:
         """The runs as they are now, which stay as they are for as long as one holds it."""
         return RunsSnapshot(*self._current())
 
-    def lookup(self, keys: npt.ArrayLike) -> pa.Table:
-        """The newest row of each identity that has one of these keys, sorted by key and identity."""
-        return self.snapshot().lookup(keys)
+    def lookup(self, keys: npt.ArrayLike, share: Share | None = None) -> pa.Table:
+        """The newest row of each identity that has one of these keys; or a share of these rows."""
+        return self.snapshot().lookup(keys, share)
+
+    def counts(self, keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """How many rows each of these keys has at most."""
+        return self.snapshot().counts(keys)
 
     def scan(self, part: int) -> pa.Table:
         """The newest rows of one part: of all keys with `key mod parts` = `part`."""
@@ -204,7 +212,7 @@ class Runs(RunReader):
     """The writer of the runs in a folder, which it makes if need be; it reads them, too. A context manager.
 
     `identity` and `key` tell rows apart; of those alike, the one with the largest `order` counts, and among equals the
-    one that was appended last. These columns are 64-bit integers, never null.
+    one that was appended last. These columns are 64-bit integers, never null; those of the identity may be text, too.
 
     `superseded` says which of some rows others among them make needless; they are left out whenever runs are merged.
     `forget` says which are as good as none; they are left out when all runs are merged into one. Until then they stand
@@ -407,8 +415,10 @@ def _check(layout: Layout) -> None:
         raise InvalidOption(f"runs have one part at least, not {layout.parts}")
     for name in (layout.key, layout.order, *layout.identity):
         at = layout.schema.get_field_index(name)
-        if at < 0 or layout.schema.field(at).type != pa.int64():
-            raise InvalidOption(f"column {name!r} of runs must be there, and of 64-bit integers")
+        text = name in layout.identity
+        if at < 0 or layout.schema.field(at).type not in (pa.int64(), *([pa.string()] if text else [])):
+            kinds = "64-bit integers or text" if text else "64-bit integers"
+            raise InvalidOption(f"column {name!r} of runs must be there, and of {kinds}")
 
 
 def _new_name() -> str:

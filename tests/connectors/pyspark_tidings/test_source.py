@@ -13,13 +13,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from pyspark_tidings.options import ReadOptions
-from pyspark_tidings.source import SMALL_BATCH_ROWS, StreamReader
+from pyspark_tidings.source import SMALL_BATCH_BYTES, SMALL_BATCH_ROWS, StreamReader
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, LogRestored, TidingsError
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.streams import Stream
 from tidings.testing import eventually, held, make_updates
+from tidings.updates import MAX_PAYLOAD_BYTES
 from tidings_connectors.delta.log import DeltaLog
 
 Rows = list[tuple[int, int]]
@@ -253,6 +254,21 @@ def test_updates_truncated_before_a_query_read_them_fail_it_by_name(
         collector.run(reader)
     collector.run(reader.option("failOnDataLoss", "false"))
     assert len(collector.seen) == 20 + 7
+
+
+def test_few_rows_of_many_bytes_are_not_handed_over_by_the_driver(cluster: Cluster, stream: Stream) -> None:
+    options = {"definition": json.dumps(stream.definition.to_json())}
+    own = StreamReader(ReadOptions.parse(options, streaming=True))
+    publish(stream, 3)
+    first = own.initialOffset()
+    some = own.latestOffset(first, ReadAllAvailable())
+    handed = own.getCache(first, some)
+    assert handed is not None
+    assert sum(batch.num_rows for batch in handed) == 3
+    with stream.producer() as producer:
+        for number in range(SMALL_BATCH_BYTES // MAX_PAYLOAD_BYTES + 1):
+            producer.publish(f"o{number}", 1, payload=b"x" * MAX_PAYLOAD_BYTES).result(30)
+    assert own.getCache(some, own.latestOffset(some, ReadAllAvailable())) is None
 
 
 @pytest.mark.parametrize("count", [3, 300, 2 * SMALL_BATCH_ROWS])

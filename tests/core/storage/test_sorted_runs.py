@@ -153,7 +153,9 @@ def test_damaged_or_missing_runs_count_as_lost(tmp_path: Path) -> None:
 
 def test_columns_of_runs_are_checked(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="column 'name' of runs must be there, and of 64-bit integers"):
-        opened(tmp_path, identity=["name"])
+        opened(tmp_path, order="name")
+    with pytest.raises(InvalidOption, match="column 'none' of runs must be there, and of 64-bit integers or text"):
+        opened(tmp_path, identity=["none"])
     with pytest.raises(InvalidOption, match="one part at least"):
         opened(tmp_path, parts=0)
 
@@ -279,3 +281,28 @@ def test_a_writer_that_is_stopped_with_the_lock_keeps_others_waiting_for_a_while
             with pytest.raises(TimeoutError, match="if it is stopped, end it"):
                 runs.append(table([(1, 1, 1)]))
         runs.append(table([(1, 1, 1)]))
+
+
+def test_an_identity_may_be_text(tmp_path: Path) -> None:
+    schema = pa.schema([("key", pa.int64()), ("name", pa.string()), ("number", pa.int64())])
+    with Runs(tmp_path, schema, key="key", identity=["name"], order="number", merging=False) as own:
+        for number in range(5):
+            own.append(pa.table([[7, 7, 3], ["a", "b", "a"], [number, -number, number]], schema))
+        assert own.merge()
+        assert sorted(map(tuple, (row.values() for row in own.lookup([7, 3]).to_pylist()))) == [
+            (3, "a", 4),
+            (7, "a", 4),
+            (7, "b", 0),
+        ]
+
+
+@pytest.mark.parametrize("small", [0, 1000])
+def test_a_key_with_many_rows_is_read_in_shares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+    monkeypatch.setattr(sorted_run_file, "MAX_UNSPLIT_ROWS", small)
+    with opened(tmp_path, merging=False) as own:
+        for number in range(3):
+            own.append(table([(key, client, number) for key in (5, 6) for client in range(10)]))
+        assert own.counts(np.array([6, 4, 5])).tolist() == [30, 0, 30]
+        shares = [own.lookup([5], sorted_run_file.Share("client", part, 4)) for part in range(4)]
+        assert [sorted(share["client"].to_pylist()) for share in shares] == [[0, 4, 8], [1, 5, 9], [2, 6], [3, 7]]
+        assert set(pa.concat_tables(shares)["number"].to_pylist()) == {2}

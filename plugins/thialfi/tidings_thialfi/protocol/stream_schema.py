@@ -13,7 +13,8 @@ reads it without a Python function a row.
 | `acknowledge` | version | `object` | the client has heard of this version |
 | `acknowledge-unknown` | number | `object` | it has heard that the version is unknown |
 | `online` | | `gateway` | a channel is there: tell it all that is pending, and the digest |
-| `offline` | | | |
+| `offline` | | `gateway` | the channel is gone; it counts if the client has not come to another gateway since |
+| `continue` | | | written by the stage: there is more to tell this client, or, if it is -1, others; in another batch |
 
 `<service>.notifications`, written by the stage:
 
@@ -38,6 +39,7 @@ ACKNOWLEDGE = "acknowledge"
 ACKNOWLEDGE_UNKNOWN = "acknowledge-unknown"
 ONLINE = "online"
 OFFLINE = "offline"
+CONTINUE = "continue"
 
 NOTIFY = "notify"
 UNKNOWN = "unknown"

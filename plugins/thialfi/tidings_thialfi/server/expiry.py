@@ -4,6 +4,7 @@
 | --- | --- |
 | a registration that has ended | after the time for which clients may stay away: no older operation comes so late |
 | a client's facts | once its mark has gone: a client without a mark is not known, either way |
+| what was told to all | at once |
 | an acknowledgement | when its client is not registered for the object: whoever registers is told in any case |
 """
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings_thialfi.server.arrays import Flags, Longs, codes, flags, longs
+from tidings_thialfi.server.names import Names
 
 
 class Expiry:
@@ -32,14 +34,17 @@ class Expiry:
         """Which of these rows, the newest of theirs, need not be kept."""
         if table == "registrations":
             return ~flags(rows, "registered") & (longs(rows, "time") < self.before)
+        if table == "fanouts":
+            return np.asarray(longs(rows, "left") == 0, bool)
         if table == "clients":
             ended = rows.filter(pc.and_(pc.equal(rows["fact"], 0), pc.invert(rows["holds"])))
             return np.isin(longs(rows, "client"), longs(ended, "client"))
         if table == "acknowledgements" and self.registrations is not None and len(rows):
-            known = self.registrations(np.unique(longs(rows, "client")))
+            names = Names()
+            rows, known = map(names.numbered, (rows, self.registrations(np.unique(longs(rows, "client")))))
             known = known.filter(known["registered"])
             mine, theirs = codes(
-                (longs(rows, "client"), longs(known, "client")), (longs(rows, "key"), longs(known, "key"))
+                (longs(rows, "client"), longs(known, "client")), (longs(rows, "name"), longs(known, "name"))
             )
             return ~np.isin(mine, theirs)
         return np.zeros(len(rows), bool)

@@ -1,12 +1,12 @@
 """What a batch makes of the registrations and versions that were known before it: pure functions over columns.
 
 Everything is derived from the state after the batch, so a registration and an update that are in one batch find each
-other, whichever came first.
+other, whichever came first. All tables have the column `name` (`names.Names`), by which they find each other.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,19 +17,35 @@ import pyarrow.compute as pc
 from tidings.storage.sorted_run_file import Layout
 from tidings_thialfi.server.arrays import Flags, Longs, codes, flags, last_of_each, longs, places, text_equal
 from tidings_thialfi.server.clients import Clients
+from tidings_thialfi.server.names import NAME
 from tidings_thialfi.server.tables import OBJECTS, REGISTRATIONS
 
 MAX_CLIENT_NUMBER = 2**62 - 1  # of a client's numbers: two of them must fit into 64 bits
 
-_NEWEST_OBJECTS = Layout(OBJECTS, "key", ("unknown",), "number", 1)
+_OBJECTS, _REGISTRATIONS = OBJECTS.append(NAME), REGISTRATIONS.append(NAME)
+_NEW = pa.schema([*_OBJECTS, ("late_bytes", pa.int64()), ("place", pa.int64())])
+_NEWEST_OBJECTS = Layout(_OBJECTS, "name", ("unknown",), "number", 1)
 
 
 @dataclass(frozen=True)
 class Objects:
-    """Versions: the rows that are new, and all that are known of the objects in question, after the batch."""
+    """Versions: the rows that are new, and all that are known of the objects in question, after the batch.
+
+    Clients are told of what is new, and of what is to be told `again`, by name.
+    """
 
     new: pa.Table
     after: pa.Table
+    again: Longs = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def including(self, rows: pa.Table, again: Longs | None = None) -> Objects:
+        """With these rows, too; among those alike they count."""
+        after = _NEWEST_OBJECTS.newest(pa.concat_tables([self.after, rows.select(_OBJECTS.names)]))
+        return Objects(self.new, after, self.again if again is None else again)
+
+    def told(self, unknown: int) -> Longs:
+        """The names of which all registered clients are to be told that they have a version; or an unknown one."""
+        return np.append(longs(self.new.filter(pc.equal(self.new["unknown"], unknown)), "name"), self.again)
 
     def facts(self, unknown: int) -> pa.Table:
         """The known versions; or the updates without one that no later version has superseded."""
@@ -37,7 +53,7 @@ class Objects:
         if not unknown:
             return rows
         versions = self.facts(0)
-        at = places(longs(versions, "key"), longs(rows, "key"))
+        at = places(longs(versions, "name"), longs(rows, "name"))
         known = np.where(at >= 0, _taken(longs(versions, "number"), at), -1)
         return rows.filter(pa.array(longs(rows, "base") >= known))
 
@@ -49,29 +65,29 @@ def objects_after(updates: pa.Table, known: pa.Table) -> Objects:
     number that is above those of such updates before it.
     """
     versions = known.filter(pc.equal(known["unknown"], 0))
-    keys, numbers = longs(updates, "key"), longs(updates, "number")
+    names, numbers = longs(updates, "name"), longs(updates, "number")
     seqs = longs(updates, "seq")
     stated = np.flatnonzero(numbers >= 0)
     # Among equal versions the first, as between batches.
-    best = stated[last_of_each(keys[stated], numbers[stated], -seqs[stated])]
-    at = places(longs(versions, "key"), keys[best])
+    best = stated[last_of_each(names[stated], numbers[stated], -seqs[stated])]
+    at = places(longs(versions, "name"), names[best])
     best = best[numbers[best] > np.where(at >= 0, _taken(longs(versions, "number"), at), -1)]
     newer = _object_rows(updates, best, 0, numbers[best], np.zeros(len(best), np.int64))
-    after = _NEWEST_OBJECTS.newest(pa.concat_tables([known, newer]))
+    after = Objects(newer, known).including(newer).after
 
     unstated = np.flatnonzero(numbers < 0)
-    last = unstated[last_of_each(keys[unstated], seqs[unstated])]
-    rival = places(keys[best], keys[last])
+    last = unstated[last_of_each(names[unstated], seqs[unstated])]
+    rival = places(names[best], names[last])
     here = updates["stream"].combine_chunks()
     alike = text_equal(here.take(pa.array(last)), here.take(pa.array(_taken(best, rival))))
     last = last[(rival < 0) | ~alike | (seqs[last] > _taken(seqs[best], rival))]
     versions = after.filter(pc.equal(after["unknown"], 0))
     before = known.filter(pc.equal(known["unknown"], 1))
-    at, base = places(longs(before, "key"), keys[last]), places(longs(versions, "key"), keys[last])
+    at, base = places(longs(before, "name"), names[last]), places(longs(versions, "name"), names[last])
     number = np.maximum(longs(updates, "time")[last], np.where(at >= 0, _taken(longs(before, "number"), at) + 1, 0))
     bases = np.where(base >= 0, _taken(longs(versions, "number"), base), -1)
     new = pa.concat_tables([newer, _object_rows(updates, last, 1, np.minimum(number, MAX_CLIENT_NUMBER), bases)])
-    return Objects(new, _NEWEST_OBJECTS.newest(pa.concat_tables([known, new])))
+    return Objects(new, known).including(new)
 
 
 @dataclass(frozen=True)
@@ -94,9 +110,8 @@ def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended:
 
     `known` are all rows of the clients. Those of the clients in `ended` are void altogether.
     """
-    op_clients, op_keys, numbers = longs(ops, "client"), longs(ops, "key"), longs(ops, "number")
-    registers = flags(ops, "registers")
-    known_pairs, op_pairs = codes((longs(known, "client"), op_clients), (longs(known, "key"), op_keys))
+    op_clients, numbers, registers = longs(ops, "client"), longs(ops, "number"), flags(ops, "registers")
+    known_pairs, op_pairs = codes((longs(known, "client"), op_clients), (longs(known, "name"), longs(ops, "name")))
     ranks = rank(numbers, registers)
     valid = np.flatnonzero(numbers >= clients.floors[clients.at(op_clients)])
     best = valid[last_of_each(op_pairs[valid], ranks[valid])]
@@ -111,7 +126,6 @@ def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended:
     number = np.where(takes, _taken(numbers, new), old_number)
     registered = np.where(takes, _taken(registers, new), was)
     client = np.where(old >= 0, _taken(longs(known, "client"), old), _taken(op_clients, any_op))
-    key = np.where(old >= 0, _taken(longs(known, "key"), old), _taken(op_keys, any_op))
     floor = clients.floors[clients.at(client)]
     void = (registered & (number < floor)) | (number < 0)
     number = np.where(void, np.maximum(floor - 1, number), number)
@@ -121,23 +135,25 @@ def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended:
     op_times = longs(ops, "time")
     time = np.where(takes, _taken(op_times, new), np.where(old >= 0, _taken(longs(known, "time"), old), 0))
 
-    # Names and applications come from the operation, if it is that which counts, else from what was known.
+    # The application comes from the operation, if it is that which counts, else from what was known.
     source = np.where(takes | (old < 0), len(known) + np.where(takes, new, any_op), old)
-    names = pa.concat_tables([known.select(["object", "application"]), ops.select(["object", "application"])])
-    named = names.take(pa.array(source))
+    keys, names = (np.append(longs(known, one), longs(ops, one))[source] for one in ("key", "name"))
+    texts = pa.concat_tables([known.select(["object", "application"]), ops.select(["object", "application"])])
+    texts = texts.take(pa.array(source))
     columns = {
         "client": client,
-        "key": key,
+        "key": keys,
         "rank": rank(number, registered),
         "number": number,
         "registered": registered,
         "since": since,
-        "object": named["object"],
-        "application": named["application"],
+        "object": texts["object"],
+        "application": texts["application"],
         "time": time,
+        "name": names,
     }
     changed = ((old >= 0) | takes) & ((number != old_number) | (registered != was))
-    return RegistrationChanges(pa.table(columns, REGISTRATIONS), any_op >= 0, registered & ~was, changed)
+    return RegistrationChanges(pa.table(columns, _REGISTRATIONS), any_op >= 0, registered & ~was, changed)
 
 
 def rank(numbers: Longs, registered: Flags) -> Longs:
@@ -148,7 +164,7 @@ def rank(numbers: Longs, registered: Flags) -> Longs:
 def acknowledged_numbers(pairs: pa.Table, acknowledged: pa.Table, unknown: int) -> Longs:
     """The largest number of each client and object in `pairs` that the client has acknowledged; -1 if none."""
     rows = acknowledged.filter(pc.equal(acknowledged["unknown"], unknown))
-    wanted, held = codes((longs(pairs, "client"), longs(rows, "client")), (longs(pairs, "key"), longs(rows, "key")))
+    wanted, held = codes((longs(pairs, "client"), longs(rows, "client")), (longs(pairs, "name"), longs(rows, "name")))
     best = last_of_each(held, longs(rows, "number"))
     at = places(held[best], wanted)
     return np.where(at >= 0, _taken(longs(rows, "number")[best], at), -1)
@@ -173,13 +189,12 @@ def notifications_due(
     A `fresh` registration is notified of what is known, in any case; one that may have something `pending`, of what it
     has not acknowledged; every registration of what is new. The client that made a change is not notified of it.
     """
-    keys = longs(pairs, "key")
+    names = longs(pairs, "name")
     versions, unknowns = objects.facts(0), objects.facts(1)
-    new_keys = {kind: longs(objects.new.filter(pc.equal(objects.new["unknown"], kind)), "key") for kind in (0, 1)}
 
-    at = places(longs(versions, "key"), keys)
+    at = places(longs(versions, "name"), names)
     numbers = _taken(longs(versions, "number"), at)
-    wanted = fresh | np.isin(keys, new_keys[0])
+    wanted = fresh | np.isin(names, objects.told(0))
     if acknowledged is not None:
         wanted |= pending & (numbers > acknowledged_numbers(pairs, acknowledged, 0))
     wanted &= (at >= 0) & (fresh | ~_own(pairs, versions, at))
@@ -187,9 +202,9 @@ def notifications_due(
 
     since = np.minimum(longs(pairs, "since"), MAX_CLIENT_NUMBER)
     nothing = at < 0
-    at = places(longs(unknowns, "key"), keys)
+    at = places(longs(unknowns, "name"), names)
     numbers = np.where(at >= 0, since + _taken(longs(unknowns, "number"), at), since)
-    wanted = fresh | np.isin(keys, new_keys[1])
+    wanted = fresh | np.isin(names, objects.told(1))
     due = fresh
     if acknowledged is not None:
         known = acknowledged_numbers(pairs, acknowledged, 1)
@@ -213,9 +228,10 @@ def _own(pairs: pa.Table, facts: pa.Table, at: Longs) -> Flags:
 
 def _object_rows(updates: pa.Table, at: Longs, unknown: int, numbers: Longs, bases: Longs) -> pa.Table:
     rows = updates.take(pa.array(at))
-    columns = {name: rows[name] for name in ("key", "object", "source", "payload", "time")}
+    given = ("key", "object", "source", "payload", "time", "name", "late_bytes", "place")
+    columns = {name: rows[name] for name in given}
     columns |= {"unknown": np.full(len(at), unknown, np.int64), "number": numbers, "base": bases}
-    return pa.table([columns[name] for name in OBJECTS.names], OBJECTS)
+    return pa.table([columns[name] for name in _NEW.names], _NEW)
 
 
 def _first_places(held: Longs, wanted: Longs) -> Longs:

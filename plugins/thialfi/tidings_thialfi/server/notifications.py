@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.digests import items
@@ -16,13 +17,17 @@ ATTRIBUTES = pa.map_(pa.string(), pa.string())
 NOTIFICATIONS = pa.schema(
     [("object", pa.string()), ("version", pa.int64()), ("attributes", ATTRIBUTES), ("payload", pa.binary())]
 )
+PAYLOAD_BYTES_A_BATCH = 256 * 2**20
 
 
 def notices(due: DueNotices) -> pa.Table:
-    """Versions of objects, known and unknown."""
+    """Versions of objects, known and unknown; those that come first with their payloads, up to so many bytes."""
     names = due.pairs["object"]
-    at = pa.array(due.places, mask=due.places < 0)
-    payload = None if due.unknown else due.facts["payload"].combine_chunks().take(at)
+    payload = None
+    if not due.unknown:
+        payloads = due.facts["payload"].combine_chunks()
+        sizes = pc.fill_null(pc.binary_length(payloads), 0).to_numpy().astype(np.int64)[due.places]
+        payload = payloads.take(pa.array(due.places, mask=np.cumsum(sizes) > PAYLOAD_BYTES_A_BATCH))
     say = stream_schema.UNKNOWN if due.unknown else stream_schema.NOTIFY
     return _rows(longs(due.pairs, "client"), due.numbers, {"say": say, "object": names}, payload)
 

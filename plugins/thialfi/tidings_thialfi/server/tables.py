@@ -1,17 +1,19 @@
-"""What the service keeps: four Delta tables, which are the truth, and sorted runs made from them, which are looked up.
+"""What the service keeps: five Delta tables, which are the truth, and sorted runs made from them, which are looked up.
 
 Rows are only ever added; of those alike the one with the largest number counts. So a row that comes twice, or late,
 changes nothing, and rows may be read back in any order.
 
 | table | one row for each | the largest of these counts |
 | --- | --- | --- |
-| `objects` | `key`, `unknown` | `number`: the version; or a number for an update without one (`unknown` = 1) |
-| `registrations` | `client`, `key` | `rank`, which follows the client's own `number` |
-| `acknowledgements` | `client`, `key`, `unknown` | `number`: what the client has acknowledged |
+| `objects` | `object`, `unknown` | `number`: the version; or a number for an update without one (`unknown` = 1) |
+| `registrations` | `client`, `object` | `rank`, which follows the client's own `number` |
+| `acknowledgements` | `client`, `object`, `unknown` | `number`: what the client has acknowledged |
 | `clients` | `client`, `fact` | `number` |
+| `fanouts` | `object` | `rank`; see `fanout` |
 
-`key` is an object's 64-bit key, and times are microseconds since 1970. `app` and `batch` say which batch of which
-checkpoint a row comes from: a repeated batch leaves out what it wrote itself, and runs find what they have not seen.
+`key` is an object's 64-bit key, by which rows are found, and no more: names can be made to have one key. Times are
+microseconds since 1970. `app` and `batch` say which batch of which checkpoint a row comes from: a repeated batch leaves
+out what it wrote itself, and runs find what they have not seen.
 """
 
 from __future__ import annotations
@@ -59,7 +61,13 @@ REGISTRATIONS = pa.schema(
     ]
 )
 ACKNOWLEDGEMENTS = pa.schema(
-    [("client", pa.int64()), ("key", pa.int64()), ("unknown", pa.int64()), ("number", pa.int64())]
+    [
+        ("client", pa.int64()),
+        ("key", pa.int64()),
+        ("unknown", pa.int64()),
+        ("number", pa.int64()),
+        ("object", pa.string()),
+    ]
 )
 CLIENTS = pa.schema(
     [
@@ -72,12 +80,27 @@ CLIENTS = pa.schema(
         ("gateway", pa.string()),
     ]
 )
+QUEUE = 0
+FANOUTS = pa.schema(
+    [
+        ("queue", pa.int64()),  # there is one, `QUEUE`, by which all rows are found
+        ("object", pa.string()),
+        ("key", pa.int64()),
+        ("rank", pa.int64()),
+        ("turn", pa.int64()),  # the smallest comes next
+        ("parts", pa.int64()),
+        ("size", pa.int64()),  # of a part, about
+        ("next", pa.int64()),
+        ("left", pa.int64()),
+    ]
+)
 STAMP = (pa.field("app", pa.string()), pa.field("batch", pa.int64()))
 TABLES = {
     "objects": OBJECTS,
     "registrations": REGISTRATIONS,
     "acknowledgements": ACKNOWLEDGEMENTS,
     "clients": CLIENTS,
+    "fanouts": FANOUTS,
 }
 
 logger = logging.getLogger(__name__)
@@ -85,18 +108,17 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TableView:
-    """Runs over a table: what they are sorted by, and which columns they have."""
+    """Runs over a table: what they are sorted by, and which of their rows are alike."""
 
     table: str
     key: str
     identity: tuple[str, ...]
     order: str
-    without: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
         """The columns of the runs."""
-        return pa.schema([field for field in TABLES[self.table] if field.name not in self.without])
+        return TABLES[self.table]
 
     def layout(self, schema: pa.Schema) -> Layout:
         """Which rows are alike, in rows of this schema."""
@@ -104,12 +126,12 @@ class TableView:
 
 
 VIEWS = {
-    "objects": TableView("objects", "key", ("unknown",), "number"),
-    # An update knows its object's name, and matching is where size counts.
-    "registered_for": TableView("registrations", "key", ("client",), "rank", without=("object",)),
-    "registrations_of": TableView("registrations", "client", ("key",), "rank"),
-    "acknowledgements": TableView("acknowledgements", "client", ("key", "unknown"), "number"),
+    "objects": TableView("objects", "key", ("unknown", "object"), "number"),
+    "registered_for": TableView("registrations", "key", ("client", "object"), "rank"),
+    "registrations_of": TableView("registrations", "client", ("object",), "rank"),
+    "acknowledgements": TableView("acknowledgements", "client", ("object", "unknown"), "number"),
     "clients": TableView("clients", "client", ("fact",), "number"),
+    "fanouts": TableView("fanouts", "queue", ("object",), "rank"),
 }
 
 WHOLE = {
@@ -117,6 +139,7 @@ WHOLE = {
     "registrations": "registrations_of",
     "acknowledgements": "acknowledgements",
     "clients": "clients",
+    "fanouts": "fanouts",
 }
 """For each table the view that has all its columns."""
 

@@ -130,7 +130,7 @@ def test_what_has_ended_is_forgotten_in_the_end(tmp_path: Path, monkeypatch: pyt
     index = service.stage.opened(State(tmp_path, "test", service.batch_id))
     index.advance(service.batch_id)
     for name, held in index.snapshot().items():
-        assert compact(index, name, service.batch_id - 1, held) == "rewritten"
+        assert compact(index, name, service.batch_id - 1, held) == ("rewritten" if name != "fanouts" else None)
     left = {name: {row["client"] for row in read_table(tmp_path, name)} for name in ("acknowledgements", "clients")}
     assert left == {"acknowledgements": {1, 2}, "clients": {1, 2}}
     assert [(row["client"], row["object"]) for row in read_table(tmp_path, "registrations")] == [(1, "a"), (2, "a")]

@@ -12,12 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.support.collisions import colliding
 from tests.support.thialfi_stage import Row, Service, op
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.digests import Digest
+from tidings_thialfi.server import stage
 
 CLIENTS = (1, 2, 3)
-NAMES = ("a", "b", "c")
+NAMES = ("a", *colliding(2))
 
 pairs = st.tuples(st.sampled_from(CLIENTS), st.sampled_from(NAMES))
 number = st.integers(1, 30)
@@ -139,6 +141,10 @@ class World:
         everyone = [(stream_schema.ONLINE, client) for client in sorted(self.created)]
         if everyone:
             self.batch(everyone, set())
+        for _ in range(100):
+            if self.service.more:
+                self.batch([], set())
+        assert not self.service.more
         for client, name in self.registered():
             version, maker = self.latest.get(name, (None, None))
             if version is None:
@@ -149,10 +155,11 @@ class World:
 
 @pytest.mark.slow
 @settings(max_examples=30)
-@example([([(stream_schema.REGISTER, (2, "b"), 5)], {2}, "go on"), ([("update", "b", None, 2)], set(), "go on")])
-@given(batches)
-def test_every_registered_client_learns_the_latest_version_in_the_end(history: list[Any]) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+@example([([(stream_schema.REGISTER, (2, "a"), 5)], {2}, "go on"), ([("update", "a", None, 2)], set(), "go on")], 1)
+@given(batches, st.sampled_from([1, stage.ROOM_ROWS]))
+def test_every_registered_client_learns_the_latest_version_in_the_end(history: list[Any], room: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stage, "ROOM_ROWS", room)
         world = World(Path(folder))
         world.batch([(stream_schema.CREATED, 1), (stream_schema.CREATED, 2)], set())
         for does, deaf, fate in history:

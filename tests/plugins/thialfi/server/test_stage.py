@@ -229,7 +229,7 @@ def test_a_client_that_stays_away_is_forgotten_and_told_to_start_afresh(tmp_path
     service.now += dt.timedelta(hours=20)
     service.batch(ops=[op(2, stream_schema.ONLINE)])
     service.now += dt.timedelta(hours=20)
-    told = service.batch(updates=[update("a", 1)])
+    told = service.batch(updates=[update("a", 1)], ops=[op(2, stream_schema.ACKNOWLEDGE, 0, object="a")])
     assert told == [(1, "invalid"), (2, "notify", "a", 1), (3, "invalid")]
     assert service.batch(updates=[update("a", 2)]) == [(2, "notify", "a", 2)]
     assert service.batch(ops=[op(1, stream_schema.ONLINE), op(1, stream_schema.ACKNOWLEDGE, 1, object="a")]) == [
