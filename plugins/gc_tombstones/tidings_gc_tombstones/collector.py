@@ -142,8 +142,8 @@ class Collector:
         if former is not None and key is not None and not {*map(column_of, key)} <= {*map(column_of, former)}:
             raise InvalidOption(
                 f"stream {self.stream.name!r} was collected by the key {', '.join(former)}, and cannot be by "
-                f"{', '.join(key)}: what the one has collected, updates of the other do not match. Give it a key of "
-                "these parts or fewer, or publish into a new stream"
+                f"{', '.join(key)}, since what the one has collected updates of the other do not match: give it a key "
+                "of these parts or fewer, or publish into a new stream"
             )
 
     @property
