@@ -22,10 +22,9 @@ from tidings_connectors.cdc.mapping import updates_of
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.delta_cdf.columns import column_of
 from tidings_connectors.delta_cdf.options import CdfOptions
-from tidings_connectors.delta_cdf.table import FedTable
+from tidings_connectors.delta_cdf.table import FEED_COLUMNS, FedTable
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for a new version
-FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
 class DeltaCdfReader:
@@ -110,10 +109,11 @@ class DeltaCdfReader:
 def _arranged(updates: pa.Table, kinds: pa.StringArray) -> pa.Table:
     """The updates of a version in an order that is always the same, numbered.
 
-    What a row was before an update is left out, unless its object is not there any more: its key has changed.
+    What a row was before an update is left out, unless its object is not in its shard any more: its key has changed.
     """
     after = pc.equal(kinds, "update_postimage")
-    still = pc.is_in(updates["object"], updates["object"].filter(after).combine_chunks())
+    placed = pc.binary_join_element_wise(updates["shard"].cast(pa.string()), updates["object"], "/")
+    still = pc.is_in(placed, placed.filter(after).combine_chunks())
     before = pc.equal(kinds, "update_preimage")
     updates = updates.append_column("ends", pc.or_(before, pc.equal(kinds, "delete")))
     keyed = updates.filter(pc.invert(pc.and_(before, still)))

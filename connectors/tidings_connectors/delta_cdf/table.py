@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds, Position
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 FEED_PROPERTY = "delta.enableChangeDataFeed"
+FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 
 
 class FedTable:
@@ -54,6 +56,8 @@ class FedTable:
 
         try:
             with containing_panics(self.folder):
+                if any("%" in path for _, path, _ in self._files(version)):  # delta-rs takes them as they stand
+                    return self._read(version)
                 found = pa.table(self.open(version).load_cdf(starting_version=version, ending_version=version))
         except (DeltaError, OSError, pa.ArrowException) as error:
             if self._has_files(version):
@@ -66,6 +70,25 @@ class FedTable:
                 f"the changes of version {version} of the table in {self.folder} were vacuumed"
             ) from None
         return found
+
+    def _read(self, version: int) -> pa.Table:
+        """The changes of one version, from the files that its commit names."""
+        schema = pa.schema(self.open(version).schema().to_arrow())
+        stamped = {"_commit_version": pa.scalar(version), "_commit_timestamp": self._time(version)}
+        found = []
+        for kind, path, partition in self._files(version):
+            rows = pq.ParquetFile(self.folder / unquote(path)).read()
+            added = {name: pa.scalar(value).cast(schema.field(name).type) for name, value in partition.items()}
+            added |= {} if kind == "cdc" else {"_change_type": pa.scalar("insert" if kind == "add" else "delete")}
+            for name, value in (added | stamped).items():
+                rows = rows.append_column(name, pa.repeat(value, len(rows)))
+            found.append(rows.select([*schema.names, *FEED_COLUMNS]))
+        return pa.concat_tables(found, promote_options="permissive")
+
+    def _time(self, version: int) -> pa.Scalar:
+        """When a version was committed."""
+        stamps = [action["timestamp"] for kind, action in self._actions(version) if kind == "commitInfo"]
+        return pa.scalar(stamps[0] if stamps else int(self._commit(version).stat().st_mtime * 1000), pa.timestamp("ms"))
 
     def _newest(self) -> int:
         at = self.open().version() if self._newest_known is None else self._newest_known
@@ -97,11 +120,20 @@ class FedTable:
 
     def _has_files(self, version: int) -> bool:
         """Whether all files are there that the changes of a version are in."""
+        return all((self.folder / unquote(path)).exists() for _, path, _ in self._files(version))
+
+    def _files(self, version: int) -> list[tuple[str, str, dict[str, str | None]]]:
+        """The files that the changes of a version are in: the kind of each, its path, and what all its rows share."""
+        files = [
+            (kind, action["path"], action.get("partitionValues") or {})
+            for kind, action in self._actions(version)
+            if kind == "cdc" or (kind in ("add", "remove") and action["dataChange"])
+        ]
+        return [one for one in files if one[0] == "cdc"] or files
+
+    def _actions(self, version: int) -> list[tuple[str, dict[str, Any]]]:
         lines = self._commit(version).read_text().splitlines()
-        actions = [action for line in lines if line for action in json.loads(line).items()]
-        changes = [action["path"] for kind, action in actions if kind == "cdc"]
-        data = [action["path"] for kind, action in actions if kind in ("add", "remove") and action["dataChange"]]
-        return all((self.folder / unquote(path)).exists() for path in changes or data)
+        return [action for line in lines if line for action in json.loads(line).items()]
 
     def _commit(self, version: int) -> Path:
         return self._commits / f"{version:020}.json"

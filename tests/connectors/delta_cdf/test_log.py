@@ -19,6 +19,7 @@ from tidings.logs import Log, TailedLog, positions_at
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
+from tidings.updates import shard_of
 from tidings_connectors.delta_cdf.log import DeltaCdfLog
 from tidings_connectors.delta_cdf.table import FedTable
 
@@ -147,6 +148,50 @@ def test_types_come_through(tmp_path: Path) -> None:
         "nothing": None,
         "word": 'say "𝄞"\n',
     }
+
+
+def test_values_that_json_does_not_have_are_texts_and_change_nothing_beside_them(tmp_path: Path) -> None:
+    rows = {
+        "id": [1, 2],
+        "share": [0.5, float("nan")],
+        "deep": pa.array([[1.5, float("inf")], None], pa.list_(pa.float64())),
+        "raws": pa.array([[b"\x01"], []], pa.list_(pa.binary())),
+        "named": pa.array([[("a", 1), ("b", 2)], None], pa.map_(pa.string(), pa.int64())),
+    }
+    write_deltalake(tmp_path / "t", pa.table(rows), configuration=FEED)
+    found = told(opened(tmp_path / "t", key=["id"]).tail(Positions({0: Position(0, -1), 1: Position(0, -1)}), 10))
+    assert sorted((row[4] for row in found), key=lambda row: row["id"]) == [
+        {"id": 1, "share": 0.5, "deep": [1.5, "Infinity"], "raws": ["\\x01"], "named": {"a": 1, "b": 2}},
+        {"id": 2, "share": "NaN", "deep": None, "raws": [], "named": None},
+    ]
+
+
+def test_partitions_may_be_called_anything(tmp_path: Path) -> None:
+    names = ["plain", "a b", "c/d", "e%f", "ü=1", None]
+    rows = pa.table({"id": range(6), "name": names, "day": pa.array([dt.date(2026, 1, 2)] * 6)})
+    write_deltalake(tmp_path / "t", rows, partition_by=["name", "day"], configuration=FEED)
+    table = DeltaTable(tmp_path / "t")
+    table.update(updates={"id": "id + 10"}, predicate="name = 'c/d'")
+    table.delete("name = 'a b'")
+    start = Positions({0: Position(0, -1), 1: Position(0, -1)})
+    found = told(opened(tmp_path / "t", key=["name"]).tail(start, 100))
+    assert sorted((row[4]["name"] or "", row[4]["id"], row[4]["day"]) for row in found) == sorted(
+        [(name or "", at, "2026-01-02") for at, name in enumerate(names)]
+        + [("c/d", 12, "2026-01-02"), ("a b", 1, "2026-01-02")]
+    )
+
+
+def test_a_row_that_comes_to_another_shard_ends_in_its_old_one(tmp_path: Path) -> None:
+    write_deltalake(tmp_path / "t", pa.table({"id": [1], "shop": ["west"]}), configuration=FEED)
+    log = opened(tmp_path / "t", key=["id"], shard="shop")
+    elsewhere = next(f"shop{n}" for n in range(100) if shard_of(f"shop{n}", 2) != shard_of("west", 2))
+    DeltaTable(tmp_path / "t").update(updates={"shop": f"'{elsewhere}'"})
+    rows = log.tail(Positions({0: Position(0, -1), 1: Position(0, -1)}), 10).to_pylist(maps_as_pydicts="lossy")
+    assert [(row["shard"], row["attributes"]["operation"]) for row in rows] == [
+        (shard_of("west", 2), "insert"),
+        (shard_of("west", 2), "delete"),
+        (shard_of(elsewhere, 2), "update"),
+    ]
 
 
 def test_a_table_that_cannot_be_tailed_says_what_mends_it(tmp_path: Path, place: Path, spark: SparkSession) -> None:
