@@ -126,13 +126,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     hook = sys.excepthook
+    terminated = threading.Event()
     try:
-        with _terminable():
+        with _terminable(terminated):
             app(arguments, prog_name="tidings")
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except TidingsError as error:
-        return _failed(error)
+        failed = _failed(error)  # it may be what came of the signal
+        return 128 + signal.SIGTERM if terminated.is_set() else failed
     finally:
         sys.excepthook = hook  # typer put its own there, for the whole process
     return 0
@@ -156,10 +158,11 @@ def _flushed(code: int) -> int:
 
 
 @contextlib.contextmanager
-def _terminable() -> Iterator[None]:
+def _terminable(terminated: threading.Event) -> Iterator[None]:
     """Let SIGTERM unwind the stack as Ctrl-C does, so that sessions are closed and what is durable is reported."""
 
     def end(number: int, frame: FrameType | None) -> None:
+        terminated.set()
         raise SystemExit(128 + number)
 
     ours = threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 WATCH_INTERVAL_S = 1  # between two looks at the lock
 POLL_INTERVAL_S = 0.05  # at which a query that has nothing to do looks for something
+STOP_TIMEOUT_S = 30.0  # that a batch which is for the next run waits for the end
 COMMIT_TIMEOUT_S = 5.0  # that Spark gets to note that a batch is done
 
 _POLLING_DELAY = "spark.sql.streaming.pollingDelay"
@@ -104,12 +105,16 @@ class PipelineRun:
     def _step(self, batch: DataFrame, batch_id: int) -> None:
         try:
             with self._busy:
-                if self._stopping.is_set():
-                    raise PipelineFailed("the pipeline is being stopped; the batch is for the next run")
-                started = time.monotonic()
-                written = self._process(batch, batch_id)
-                self._batch_id = batch_id
-                self._meter.batch_finished(batch_id, time.monotonic() - started, written)
+                if not self._stopping.is_set():
+                    started = time.monotonic()
+                    written = self._process(batch, batch_id)
+                    self._batch_id = batch_id
+                    self._meter.batch_finished(batch_id, time.monotonic() - started, written)
+                    return
+            # It sleeps in the thread that Spark interrupts; what comes of that is no failure to Spark, but the end.
+            jvm: Any = batch.sparkSession._jvm
+            jvm.java.lang.Thread.sleep(int(STOP_TIMEOUT_S * 1000))
+            raise PipelineFailed("the pipeline is being stopped; the batch is for the next run")
         except BaseException as error:
             if not self._stopping.is_set():
                 self.error = self.error or error  # what Spark says of a query that was stopped explains nothing

@@ -151,6 +151,7 @@ def implies(narrow: Filter, wide: Filter, before: int | None = None) -> bool:
 
     `before` is a `seq` that all updates in question are below.
 
+    >>> from tidings.filters import parse
     >>> implies(parse("object = a and version in 3..5"), parse("object in (a, b) and version >= 2"))
     True
     >>> implies(parse("object = a"), parse("seq < 100"), before=100), implies(parse("object = a"), parse("seq < 100"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,38 @@ def test_a_pipeline_reads_several_streams_as_one(
     make(input=["contacts", "clicks"], stage=Origins()).run(spark, once=True)
     origins = [dict(row)["from"] for row in held(copies.log)["attributes"].to_pylist()]
     assert (origins.count("contacts"), origins.count("clicks")) == (20, 30)
+
+
+class NotingLock:
+    """A lock that tells when somebody takes it."""
+
+    def __init__(self, taken: threading.Event) -> None:
+        self._lock = threading.Lock()
+        self._taken = taken
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._taken.set()
+
+    def __exit__(self, *exception: object) -> None:
+        self._lock.release()
+
+
+def test_a_batch_that_comes_while_the_pipeline_stops_is_for_the_next_run_and_no_error(
+    spark: SparkSession, make: Make, contacts: Stream, copies: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contacts.writable_log.append(make_updates(10))
+    with make(stage=EVERYTHING).start(spark) as run:
+        eventually(lambda: len(held(copies.log)) == 10)
+        came = threading.Event()
+        monkeypatch.setattr(run, "_busy", NotingLock(came))
+        run._stopping.set()  # as `stop` does first
+        contacts.writable_log.append(make_updates(5, seed=1))
+        assert came.wait(30)
+    assert run._query.exception() is None
+    assert run.error is None
+    make(stage=EVERYTHING).run(spark, once=True)
+    assert len(held(copies.log)) == 15
 
 
 def test_a_running_pipeline_follows_its_input_until_it_is_stopped(
