@@ -219,7 +219,9 @@ class Collector:
         began, last = time.monotonic(), self._log.last_transaction(APPLICATION)
         floors = self._floors()
         rows = self._log.scan(spark, _positions(floors), _positions(end))
-        by_policy, places = spark_history.obsolete(rows, self.policies.keyed, self._key or DEFAULT_KEY)
+        by_policy, places = spark_history.obsolete(
+            rows, self.policies.keyed, self._key or DEFAULT_KEY, self._log.collection_folder
+        )
         refused: tuple[RefusedEvent, ...] = ()
         if self.policies.explicit_events:
             matched = self._by_events(spark_history.explicit_rows_of(rows), places, indexed=False)

@@ -6,10 +6,16 @@ It is worth its start where there is no index yet; from then on a step finds wha
 
 from __future__ import annotations
 
+import shutil
+import time
+import uuid
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from tidings.collection import EXPLICIT
 from tidings.filters.values import PREFIX
@@ -22,13 +28,17 @@ from tidings_gc_tombstones.policies import Keyed
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+HISTORY, LEFT_S = "history-", 86_400.0
 LENGTH_DIGITS = 8  # of a part's length in a key, in hexadecimal: four bytes
 
 
 def obsolete(
-    rows: DataFrame, policies: dict[str, Keyed], key: Sequence[str]
+    rows: DataFrame, policies: dict[str, Keyed], key: Sequence[str], folder: Path
 ) -> tuple[dict[str, Tombstones], KeyPlaces]:
-    """What is obsolete by each policy, and where the updates are that are not."""
+    """What is obsolete by each policy, and where the updates are that are not.
+
+    Spark writes it into files below this folder, for a while: a driver has no room for so many rows.
+    """
     from pyspark.sql import Window
     from pyspark.sql import functions as sf
 
@@ -43,14 +53,25 @@ def obsolete(
     judged = keyed.select(
         "shard", "seq", "key", *(((sf.col("seq") < one).alias(f"by_{at}")) for at, one in enumerate(last))
     )
-    judged = judged.persist()
+    _sweep(folder)
+    written = folder / f"{HISTORY}{uuid.uuid4().hex}"
     try:
-        gone = {name: _tombstones(judged.where(f"by_{at}")) for at, name in enumerate(policies)}
-        alive = judged.where(" and ".join(["true", *(f"not by_{at}" for at in range(len(policies)))]))
-        found = alive.select("shard", "seq", "key").toArrow()
+        judged.write.parquet(str(written))
+        found = pq.read_table(written)
     finally:
-        judged.unpersist()
-    return gone, KeyPlaces.at(found["shard"].to_numpy(), found["seq"].to_numpy(), _whole(found["key"]))
+        shutil.rmtree(written, ignore_errors=True)
+    shards, seqs = found["shard"].to_numpy(), found["seq"].to_numpy()
+    by_policy = {name: found[f"by_{at}"].to_numpy() for at, name in enumerate(policies)}
+    gone = {name: Tombstones.at(shards[mask], seqs[mask]) for name, mask in by_policy.items()}
+    alive = ~np.logical_or.reduce([np.zeros(len(found), np.bool_), *by_policy.values()])
+    return gone, KeyPlaces.at(shards[alive], seqs[alive], _whole(found["key"].filter(pa.array(alive))))
+
+
+def _sweep(folder: Path) -> None:
+    """Delete what those have left here who died a day ago."""
+    for left in folder.glob(f"{HISTORY}*"):
+        if left.stat().st_mtime < time.time() - LEFT_S:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def explicit_rows_of(rows: DataFrame) -> pa.Table:
@@ -86,11 +107,6 @@ def _part(name: str) -> Column:
     if name in ("object", "source"):
         return sf.col(name)
     return sf.element_at("attributes", sf.lit(name.removeprefix(PREFIX)))
-
-
-def _tombstones(rows: DataFrame) -> Tombstones:
-    found = rows.select("shard", "seq").toArrow()
-    return Tombstones.at(found["shard"].to_numpy(), found["seq"].to_numpy())
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
