@@ -138,7 +138,7 @@ def _broker(folder: Path) -> Iterator[str]:
     named.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
     command = [program, "-Xmx1g", "-cp", f"{libraries}/*"]
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    format_it = [*command, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(named)]
+    format_it = [*command, "kafka.tools.StorageTool", "format", f"--cluster-id={cluster}", "-c", str(named)]
     subprocess.run(format_it, check=True, capture_output=True, timeout=BROKER_TIMEOUT_S)
     process = subprocess.Popen(
         [*command, "kafka.Kafka", str(named)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
