@@ -61,7 +61,7 @@ def run_command(
         for one in _collected(cluster, stream):
             try:
                 done.append(_run(cluster, one, session))
-            except TidingsError as error:
+            except Exception as error:  # of Spark, say: it concerns this stream alone
                 if stream is not None:
                     raise
                 failed.append(f"{one.name}: {error}")

@@ -6,6 +6,7 @@ It is worth its start where there is no index yet; from then on a step finds wha
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 import uuid
@@ -70,8 +71,9 @@ def obsolete(
 def _sweep(folder: Path) -> None:
     """Delete what those have left here who died a day ago."""
     for left in folder.glob(f"{HISTORY}*"):
-        if left.stat().st_mtime < time.time() - LEFT_S:
-            shutil.rmtree(left, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):  # somebody else deletes it, too
+            if left.stat().st_mtime < time.time() - LEFT_S:
+                shutil.rmtree(left, ignore_errors=True)
 
 
 def explicit_rows_of(rows: DataFrame) -> pa.Table:
