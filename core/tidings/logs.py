@@ -189,6 +189,16 @@ class TailedLog(Log, Protocol):
     def distance(self, after: Position, upto: Position) -> int:
         """About how many updates lie between; a guess is enough, to tell who is far behind."""
 
+    def earliest(self) -> Position:
+        """Where an application begins that wants all that can be had: the floor, or a place aside."""
+
+    def aside(self, position: Position) -> bool:
+        """Whether who stands here is to get rows that are not for all who follow the log.
+
+        What is aside is read by itself: a `Reader` is asked for positions that are all aside, or all not. It is for the
+        reader to say by `Read.upto` when those who are aside come to the log.
+        """
+
 
 @runtime_checkable
 class WritableLog(Log, Protocol):

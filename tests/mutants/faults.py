@@ -464,6 +464,17 @@ PUBLISHER = (
         ),
     ),
     Fault(
+        "late-snapshot-in-the-way",
+        "those who follow the log wait for a snapshot that is taken for others",
+        f"{CORE}/publisher/pump.py",
+        "lines[self._log.aside(one.sent)][one] = ride",
+        "lines[0][one] = ride",
+        _of(
+            "tests/connectors/delta_cdf/test_snapshot.py",
+            "test_who_follows_the_log_does_not_wait_for_a_late_snapshot",
+        ),
+    ),
+    Fault(
         "row-sent-twice",
         "the row at which a flow stands is sent again",
         f"{CORE}/publisher/read_batch.py",

@@ -6,11 +6,15 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.subscribers import Seen
+from tidings.cluster import Cluster
 from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
@@ -47,6 +51,38 @@ def kill_midway(stream: StreamDefinition, note: Path) -> int:
 
 def count_chunks(note: Path) -> int:
     return sum(len(run["chunks"]) for run in json.loads(note.read_text())["runs"]) if note.exists() else 0
+
+
+def rows_reach_who_comes_later(
+    cluster: Cluster, stream: str, folder: Path, rows: int, change: Callable[[int], object]
+) -> None:
+    """Of a stream with so many rows: an application that comes when its snapshot is gone gets them, and no other does.
+
+    `change` makes one row more, with this number as its key.
+    """
+
+    def operations(seen: Seen) -> Counter[str]:
+        return Counter((update.attributes or {})["operation"] for update in seen.updates)
+
+    first, late = Seen(), Seen()
+    cluster.create_application("first", [stream], start="earliest")
+    with cluster.publisher(token_interval=0.2), cluster.subscribe("first", first):
+        eventually(lambda: operations(first)["snapshot"] == rows)
+        change(1_000_001)
+        eventually(lambda: operations(first)["insert"] == 1)
+        eventually(lambda: not list(folder.rglob("*.parquet")), timeout=60)
+        cluster.create_application("late", [stream], start="earliest")
+        with cluster.subscribe("late", late):
+            eventually(lambda: operations(late)["snapshot"] == rows + 1, timeout=60)
+            change(1_000_002)
+            eventually(lambda: operations(first)["insert"] == 2 and operations(late)["insert"] == 1)
+            eventually(lambda: not list(folder.rglob("*.parquet")), timeout=60)
+    assert operations(first) == {"snapshot": rows, "insert": 2}
+    assert operations(late) == {"snapshot": rows + 1, "insert": 1}
+    assert len({update.object for update in late.updates}) == rows + 2
+    for shard in {update.shard for update in late.updates}:
+        places = [update.position for update in late.updates if update.shard == shard]
+        assert places == sorted(set(places))
 
 
 def read_past(log: TailedLogBase, reader: Any, after: Positions, error: type[Exception]) -> Any:

@@ -22,7 +22,7 @@ from tidings.logs import Reader, Slice, open_log
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.positions import RowsLeftOut, chosen, later
-from tidings_connectors.cdc.snapshot import SnapshotOptions, SnapshotSource, StreamSnapshot
+from tidings_connectors.cdc.snapshot import SnapshotOptions, SnapshotRun, SnapshotSource, StreamSnapshot, aside, waiting
 from tidings_connectors.cdc.snapshot_reader import Losses, MergedReader
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidings.stream_definition import StreamDefinition
 
 STEP_ROWS = 50_000
+LATE = "late"  # the folder, in that of the snapshot, of one for those who come later
 TAIL_BYTES = 64 * 2**20  # that one look at the next rows brings at most, or a little more
 
 logger = logging.getLogger(__name__)
@@ -43,8 +44,8 @@ class TailedLogBase(abc.ABC):
     - `_unopened` makes the log from its address and its options (`options_of`), and asks the datastore nothing.
     - `create` and `open` begin with `_unopened`, raise unless the datastore can be tailed, and end with
       `_take_snapshot` and `_resume_snapshot`. If they raise, nothing stays open.
-    - `bounds` are the same for all shards, and have gone through `_bounds_with_snapshot`. They are asked for all the
-      time, and may be some tenths of a second old.
+    - `bounds` are the same for all shards, and have gone through `_bounds_with_snapshot` or `_bounds_from_snapshot`.
+      They are asked for all the time, and may be some tenths of a second old.
     - `reader` returns what `_reader_with_snapshot` makes of a reader of the datastore's log. That one comes to every
       head that `bounds` had: it says by `Read.upto` how far it is, also where no row came.
     - `check` asks the datastore anew.
@@ -59,6 +60,7 @@ class TailedLogBase(abc.ABC):
         self._stream = stream
         self._options = options
         self._snapshot: StreamSnapshot | None = None
+        self._late: StreamSnapshot | None = None
 
     @classmethod
     @abc.abstractmethod
@@ -92,16 +94,21 @@ class TailedLogBase(abc.ABC):
 
     def _abandon(self) -> None:
         """Delete what is kept for the sake of the stream; a datastore may keep more than the snapshot."""
-        if self._snapshot is not None:
-            self._snapshot.discard()
+        for snapshot in self._snapshots:
+            snapshot.discard()
+
+    @property
+    def _snapshots(self) -> list[StreamSnapshot]:
+        return [one for one in (self._late, self._snapshot) if one is not None]
 
     def _use_snapshots(self, source: SnapshotSource, name: str) -> None:
         """Put the rows of this source before the log, if the options say so."""
         options = self._options
         if options.snapshot_folder is not None:
-            self._snapshot = StreamSnapshot(
-                source, self._stream.name, Path(options.snapshot_folder) / name, options, self._stream.shards
-            )
+            folder, shards = Path(options.snapshot_folder) / name, self._stream.shards
+            self._snapshot = StreamSnapshot(source, self._stream.name, folder, options, shards)
+            if options.snapshot:
+                self._late = StreamSnapshot(source, self._stream.name, folder / LATE, options, shards, late=True)
 
     def _take_snapshot(self) -> None:
         """Take a snapshot, if one is wanted and was not taken yet."""
@@ -115,12 +122,31 @@ class TailedLogBase(abc.ABC):
             if not note.complete and (note.runs or self._options.snapshot):
                 self._snapshot.begin()
 
+    def earliest(self) -> Position:
+        """Where an application begins that wants all: with the rows, if the stream has snapshots, or with the log."""
+        floor = self.bounds()[0].floor
+        if self._snapshot is not None and self._snapshot.covers():
+            return self._snapshot.note().runs[0].before
+        return floor if self._late is None else waiting(floor)
+
+    def aside(self, position: Position) -> bool:
+        """Whether who stands here reads rows that are not for all who follow the log."""
+        return aside(position)
+
     def _bounds_with_snapshot(self, held: Bounds) -> Bounds:
         """What is held of the log and the snapshot, if the one goes on from the other."""
+        run = self._first_run(held)
+        return held if run is None else Bounds(min(held.floor, run.before), held.head)
+
+    def _bounds_from_snapshot(self, held: Bounds) -> Bounds:
+        """The same for a log that goes back further than the snapshot: what came before is in that."""
+        run = self._first_run(held)
+        return held if run is None else Bounds(run.before, held.head)
+
+    def _first_run(self, held: Bounds) -> SnapshotRun | None:
+        """The first rows of the snapshot, if the log goes on from there."""
         runs = self._snapshot.note().runs if self._snapshot is not None else []
-        if runs and held.floor <= runs[0].after <= held.head:
-            return Bounds(min(held.floor, runs[0].before), held.head)
-        return held
+        return runs[0] if runs and held.floor <= runs[0].after <= held.head else None
 
     def _reader_with_snapshot(self, reader: Reader) -> Reader:
         """The reader of the datastore's log, with the rows of the snapshot where they belong."""
@@ -130,18 +156,20 @@ class TailedLogBase(abc.ABC):
         if self._options.on_data_loss == "snapshot":
             # A replica that is not as far yet as another one looks like a log that was restored.
             losses = (PositionsLost,) if self._stream.replicas else (PositionsLost, LogRestored)
-        return MergedReader(reader, self._snapshot, self.check, losses)
+        return MergedReader(reader, self._snapshot, self._late, self.check, losses)
 
     def _forget_snapshot(self, upto: Positions) -> None:
         """Delete the rows of a snapshot that every flow has passed."""
-        runs = self._snapshot.note().runs if self._snapshot is not None else []
-        if self._snapshot is not None and runs and min(self._whole(upto).values()) >= runs[-1].after:
-            self._snapshot.forget()
+        slowest = min(self._whole(upto).values())
+        for snapshot in self._snapshots:
+            runs = snapshot.note().runs
+            if runs and slowest >= runs[-1].after:
+                snapshot.forget()
 
     def close(self) -> None:
         """Let go of what is held; a snapshot that is being taken is gone on with by who opens the log next."""
-        if self._snapshot is not None:
-            self._snapshot.close()
+        for snapshot in self._snapshots:
+            snapshot.close()
 
     @abc.abstractmethod
     def bounds(self) -> dict[int, Bounds]:

@@ -6,6 +6,10 @@ of canonical rows, which is durable before the next is read, and a note says how
 
 Who is interrupted cannot have that state again. The remaining keys are read in a later one, and its rows stand there:
 each state is a `SnapshotRun` of rows. Until the last one is complete, readers that come to it wait there.
+
+That is for all who read the log. A *late* snapshot is for those who begin when its rows are gone: it stands aside, at
+indexes that nothing else has, and whoever follows the log goes by without seeing it. It is of one state, and read only
+when it is complete; so one that was interrupted begins anew.
 """
 
 from __future__ import annotations
@@ -37,6 +41,7 @@ from tidings_connectors.cdc.mapping import RowMapping, updates_of
 
 CHUNK_ROWS = 50_000
 MAX_INDEX = 2**31 - 1
+LATE_BASE = 2**30 + 2**29  # the index of the first row of a late snapshot: what is before it is of the log
 RETRY_DELAY_S = 5.0  # until a snapshot that failed is gone on with
 CLOSE_TIMEOUT_S = 5.0
 LOCK_POLL_INTERVAL_S = 1.0  # between two looks whether somebody else still takes it
@@ -166,6 +171,16 @@ class Note(BaseModel):
         return self.complete or run is not self.runs[-1]
 
 
+def aside(position: Position) -> bool:
+    """Whether who stands here reads a late snapshot, or waits for one."""
+    return position.index >= LATE_BASE - 1
+
+
+def waiting(floor: Position) -> Position:
+    """Where one stands who waits for a late snapshot, in a log that begins at this place: before any that joins it."""
+    return Position(max(floor.seq - 1, START.seq), LATE_BASE - 1)
+
+
 class Closed(Exception):
     """The log was closed while a snapshot was taken."""
 
@@ -173,9 +188,19 @@ class Closed(Exception):
 class StreamSnapshot:
     """The snapshot of one stream, in a folder that every process of the cluster sees."""
 
-    def __init__(self, source: SnapshotSource, stream: str, folder: Path, mapping: RowMapping, shards: int) -> None:
+    def __init__(
+        self,
+        source: SnapshotSource,
+        stream: str,
+        folder: Path,
+        mapping: RowMapping,
+        shards: int,
+        *,
+        late: bool = False,
+    ) -> None:
         self.folder = folder
         self._source = source
+        self._late = late
         self._stream = stream
         self._mapping = mapping
         self._shards = shards
@@ -320,12 +345,12 @@ class StreamSnapshot:
     def _take(self) -> None:
         note = self.note().model_copy(deep=True)
         with self._source.state() as state:
-            if note.complete or not self._joins(note):
+            if self._late or note.complete or not self._joins(note):
                 self._clear()  # what came after it is gone
                 note = Note()
             self._go_on(note, state.tables)
             if not note.runs or note.runs[-1].seq != state.seq:  # else it is the same state, of which nobody read yet
-                note.runs.append(SnapshotRun(seq=state.seq, base=self._source.base))
+                note.runs.append(SnapshotRun(seq=state.seq, base=LATE_BASE if self._late else self._source.base))
             self._write(note)
             for table in state.tables:
                 self._read(table, note, state.time)
@@ -355,7 +380,7 @@ class StreamSnapshot:
             if self._closed.is_set():
                 raise Closed
             count = len(columns[0].values)
-            if run.end + count > MAX_INDEX:
+            if run.end + count > (MAX_INDEX if self._late else LATE_BASE - 2):
                 raise LogUnavailable(f"the tables of stream {self._stream!r} hold too many rows for a snapshot")
             rows = updates_of(_changes(table, columns, run, taken), self._mapping, self._shards)
             chunk = Chunk(file=f"{uuid.uuid4().hex}.parquet", table=_name(table), first=run.end, rows=count)

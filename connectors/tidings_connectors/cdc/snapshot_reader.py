@@ -13,7 +13,7 @@ from tidings.logs import Read, Reader
 from tidings.positions import START, Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.positions import chosen, later
-from tidings_connectors.cdc.snapshot import SnapshotRun, StreamSnapshot
+from tidings_connectors.cdc.snapshot import LATE_BASE, SnapshotRun, StreamSnapshot, aside
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
 
@@ -24,11 +24,17 @@ class MergedReader:
     """A `Reader` that puts the rows of a snapshot where they belong in the log: before it, most of the time."""
 
     def __init__(
-        self, plain: Reader, snapshot: StreamSnapshot, check: Callable[[Positions], None], losses: Losses
+        self,
+        plain: Reader,
+        snapshot: StreamSnapshot,
+        late: StreamSnapshot | None,
+        check: Callable[[Positions], None],
+        losses: Losses,
     ) -> None:
         """After one of `losses` all rows are read again."""
         self._plain = plain
         self._snapshot = snapshot
+        self._late = late
         self._check = check
         self._losses = losses
         self._loaded: tuple[int, int, pa.Table, int] | None = None
@@ -52,6 +58,8 @@ class MergedReader:
         self._plain.close()
 
     def _read(self, after: Positions, limit: int) -> Read:
+        if self._late is not None and any(map(aside, after.values())):
+            return self._read_late(self._late, after, limit)
         note = self._snapshot.note()
         for run in note.runs:
             if not len(after) or min(after.values()) >= run.after:
@@ -60,30 +68,45 @@ class MergedReader:
                 rows, upto = self._plain.read(after, limit)
                 ends = Positions({shard: max(stand, min(upto[shard], run.before)) for shard, stand in after.items()})
                 return Read(chosen(rows, ~later(rows, ends)), ends)
+            self._check(after)  # if what comes after the snapshot is gone, it is of no use
             if note.ready(run):
-                return self._read_run(run, after, limit)
-            self._check(after)
+                return self._read_run(self._snapshot, run, after, limit)
             self._snapshot.start()
             return self._wait(after)
         return self._plain.read(after, limit)
+
+    def _read_late(self, late: StreamSnapshot, after: Positions, limit: int) -> Read:
+        """The rows of a late snapshot; it is taken if there is none."""
+        note, since = late.note(), max(after.values())
+        run = note.runs[0] if note.complete and note.runs else None
+        begun = {
+            shard: at for shard, at in after.items() if at.index >= LATE_BASE and (run is None or at.seq != run.seq)
+        }
+        if begun:
+            gone = {shard: (Position(at.seq, at.index + 1), Position(at.seq + 1, -1)) for shard, at in begun.items()}
+            raise PositionsLost("the rest of a snapshot that was read in part is not there any more", gone)
+        if run is None or not (since.index >= LATE_BASE or late.covers(since)):
+            late.start(again=True, since=since)
+            return Read(SCHEMA.empty_table(), after)
+        self._check(Positions(dict.fromkeys(after, run.after)))
+        return self._read_run(late, run, Positions({shard: max(at, run.before) for shard, at in after.items()}), limit)
 
     def _wait(self, after: Positions) -> Read:
         time.sleep(POLL_TIMEOUT_S)
         return Read(SCHEMA.empty_table(), after)
 
-    def _read_run(self, run: SnapshotRun, after: Positions, limit: int) -> Read:
-        self._check(after)  # if what comes after the snapshot is gone, it is of no use
-        rows = self._rows(run, min(after.values()).index + 1).slice(0, limit)
+    def _read_run(self, snapshot: StreamSnapshot, run: SnapshotRun, after: Positions, limit: int) -> Read:
+        rows = self._rows(snapshot, run, min(after.values()).index + 1).slice(0, limit)
         last = int(rows["index"][-1].as_py()) if len(rows) else run.end
         at = run.after if last + 1 >= run.end else Position(run.seq, last)
         return Read(
             chosen(rows, later(rows, after)), Positions({shard: max(stand, at) for shard, stand in after.items()})
         )
 
-    def _rows(self, run: SnapshotRun, first: int) -> pa.Table:
+    def _rows(self, snapshot: StreamSnapshot, run: SnapshotRun, first: int) -> pa.Table:
         """Rows from this index on; those of the same chunk as the last ones need not be read again."""
         if self._loaded is None or self._loaded[0] != run.seq or not self._loaded[1] <= first < self._loaded[3]:
-            rows, end = self._snapshot.rows(run, first)
+            rows, end = snapshot.rows(run, first)
             self._loaded = run.seq, first, rows, end
         rows = self._loaded[2]
         return rows.slice(int(np.searchsorted(rows["index"].to_numpy(), first)))

@@ -70,7 +70,7 @@ class DeltaCdfLog(TailedLogBase):
         with self._lock:
             looked, bounds = self._known
             if time.monotonic() - looked > BOUNDS_MAX_AGE_S:
-                now = self._bounds_with_snapshot(self._table.bounds())
+                now = self._bounds_from_snapshot(self._table.bounds())
                 if not bounds or bounds[0] != now:
                     bounds = dict.fromkeys(range(self._stream.shards), now)
                 self._known = (time.monotonic(), bounds)
@@ -82,7 +82,7 @@ class DeltaCdfLog(TailedLogBase):
     def check(self, after: Positions) -> None:
         with self._lock:
             self._known = (NEVER, self._known[1])
-        held, name = self.bounds()[0], self._stream.name
+        held, name = self._bounds_with_snapshot(self._table.bounds()), self._stream.name
         # There is no version before 0, so whoever stands there has lost nothing.
         gone, ahead = missing(held, Positions({shard: max(at, Position(0, -1)) for shard, at in after.items()}))
         if gone:

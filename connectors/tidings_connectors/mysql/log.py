@@ -180,9 +180,7 @@ class MysqlLog(TailedLogBase):
 
     def _held(self, age: float) -> dict[int, Bounds]:
         """The bounds of all shards, not older than so many seconds: of the log, and of the snapshot before it."""
-        held = self._bounds_with_snapshot(self._logged(age))
-        if self._snapshot is not None and self._snapshot.covers():
-            held = Bounds(max(held.floor, self._snapshot.note().runs[0].before), held.head)
+        held = self._bounds_from_snapshot(self._logged(age))
         with self._lock:
             if self._bounds.get(0) != held:
                 self._bounds = dict.fromkeys(range(self.shards), held)

@@ -14,7 +14,7 @@ from tidings.applications import Application
 from tidings.coordination.node_cache import NodeCache
 from tidings.errors import InvalidOption
 from tidings.flows import Flow
-from tidings.logs import Log, positions_at
+from tidings.logs import Log, TailedLog, positions_at
 from tidings.positions import Bounds, Position
 from tidings.publisher.ownership import Member, plan_ownership
 from tidings.stream_definition import StreamDefinition
@@ -114,7 +114,7 @@ def starting_position(
     if application.mode == "realtime" or application.start == "latest":
         return bounds.head
     if application.start == "earliest":
-        return bounds.floor
+        return log.earliest() if isinstance(log, TailedLog) else bounds.floor
     if named is not None:
         return named[flow.shard].before if flow.shard in named else bounds.floor
     time_wanted = application.starting_time()

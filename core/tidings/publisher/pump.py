@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 Rides = dict[FlowSession, Ride]
 Bulk = Callable[[Log, Positions, Positions, "list[FlowSession]"], None]
 """Sends what lies between two positions to flows, and returns when it is processed."""
+Serve = Callable[[Caravan, Rides, "str | None"], bool]
 
 
 class Pump:
@@ -158,9 +159,33 @@ class Pump:
         # What fails is tried again though the log does not change, and so is a flow that is not drained yet.
         again = True
         try:
-            busy = self._read_and_send(caravan, rest, identity) if rest else False
-            busy |= self._send_in_bulk(caravan, backlog, identity) if backlog else False
+            lines, busy = self._lines(rest), False
+            for line in lines:
+                busy |= self._serve(self._read_and_send, caravan, line, identity)
+            if len(lines) > 1:
+                with self.lock:
+                    caravan.at |= self._stands(one for one, ride in rest.items() if one.ride is ride)
+            busy |= bool(backlog) and self._serve(self._send_in_bulk, caravan, backlog, identity)
             again = busy or bool(backlog)
+        finally:
+            if again:
+                caravan.idle_at = None
+        return busy
+
+    def _lines(self, rides: Rides) -> list[Rides]:
+        """The flows that one read can serve: those that follow the log, and those that are aside."""
+        if not isinstance(self._log, TailedLog):
+            return [rides] if rides else []
+        lines: tuple[Rides, Rides] = ({}, {})
+        with self.lock:
+            for one, ride in rides.items():
+                lines[self._log.aside(one.sent)][one] = ride
+        return [line for line in lines if line]
+
+    def _serve(self, serve: Serve, caravan: Caravan, rides: Rides, identity: str | None) -> bool:
+        """Serve these flows in that way, or tell them what is lost; False if there was nothing."""
+        try:
+            return serve(caravan, rides, identity)
         except PositionsLost as error:
             if self.log_identity != identity:
                 return True  # it was made anew meanwhile, which the next step finds
@@ -171,10 +196,6 @@ class Pump:
             else:
                 self._data_loss.restored(rides, error.lost)
             return True
-        finally:
-            if again:
-                caravan.idle_at = None
-        return busy
 
     def _backlog(self, rides: Rides, bounds: Mapping[int, Bounds]) -> Rides:
         """The flows before which so much lies that Spark's executors should send it; none if that is not worth it."""

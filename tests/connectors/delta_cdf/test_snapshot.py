@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -14,15 +16,19 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.connectors.delta_cdf.test_log import FEED, merge, people, start, told
 from tests.support import snapshot_steps
-from tests.support.subscribers import Copy
+from tests.support.snapshot_steps import rows_reach_who_comes_later
+from tests.support.subscribers import Copy, Seen
 from tidings.cluster import Cluster
 from tidings.errors import LogRestored, LogUnavailable, PositionsLost
 from tidings.flow_status import status
-from tidings.logs import Log, create_log, open_log
+from tidings.logs import Log, Read, create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.storage import durable
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
+from tidings.updates import SCHEMA
+from tidings_connectors.cdc.snapshot import LATE_BASE, Chunk, Note, SnapshotRun, StreamSnapshot, TableProgress
+from tidings_connectors.delta_cdf.log import DeltaCdfLog
 
 small_chunks = snapshot_steps.small_chunks
 BASE = 2**30
@@ -45,6 +51,13 @@ def stream(place: Path, **options: Any) -> StreamDefinition:
     )
 
 
+def forget_versions(place: Path) -> None:
+    """Have the table let go of all versions but the newest."""
+    DeltaTable(place).create_checkpoint()
+    for path in sorted((place / "_delta_log").glob("*.json"))[:-1]:
+        path.unlink()
+
+
 def drained(log: Log, at: Positions, limit: int = 1000) -> list[Any]:
     found = []
     with contextlib.closing(log.reader()) as reader:
@@ -59,12 +72,12 @@ def test_the_rows_that_are_there_stand_after_the_version_that_they_are_of(place:
         merge(place, people(_7="seven"))
         eventually(lambda: log.bounds()[0].head == Position(4, -1))
         rows = drained(log, start(log))
-        assert [row[3] for row in rows] == ["insert"] + ["snapshot"] * 251 + ["update"]
-        assert [row[:2] for row in rows[1:252]] == [(2, BASE + index) for index in range(251)]
-        assert {row[2] for row in rows[1:252]} == {f"shop.people/{number}" for number in (*range(250), 300)}
+        assert [row[3] for row in rows] == ["snapshot"] * 251 + ["update"]
+        assert [row[:2] for row in rows[:251]] == [(2, BASE + index) for index in range(251)]
+        assert {row[2] for row in rows[:251]} == {f"shop.people/{number}" for number in (*range(250), 300)}
         assert drained(log, start(log), limit=7) == rows
         halfway = Positions({0: Position(2, BASE + 120), 1: Position(2, BASE + 120)})
-        assert drained(log, halfway) == rows[122:]
+        assert drained(log, halfway) == rows[121:]
     with contextlib.closing(open_log(stream(place, snapshot=True))) as log:
         assert drained(log, start(log)) == rows
         log.confirm(Positions(dict.fromkeys(range(2), Position(3, -1))))  # type: ignore[attr-defined]
@@ -107,10 +120,7 @@ def test_a_copy_is_whole_again_after_a_loss(cluster: Cluster, place: Path, loss:
     DeltaTable(place).delete("id = 500")
     write_deltalake(place, people(_502="x"), mode="append")
     if loss == "cleaned":
-        table = DeltaTable(place)
-        table.create_checkpoint()
-        for path in sorted(commits.glob("*.json"))[:-1]:
-            path.unlink()
+        forget_versions(place)
     else:
         for path in sorted(commits.glob("*.json"))[3:]:
             path.unlink()
@@ -133,7 +143,7 @@ def test_a_loss_is_told_when_there_are_rows_to_go_on_with(place: Path) -> None:
                     return True
 
             eventually(told_of)
-        assert [row[3] for row in drained(log, start(log))] == ["insert"] + ["snapshot"] * 251
+        assert [row[3] for row in drained(log, start(log))] == ["snapshot"] * 251
 
 
 def test_a_dropped_stream_takes_its_rows_with_it_and_the_next_one_has_its_own(cluster: Cluster, place: Path) -> None:
@@ -173,3 +183,125 @@ def test_pieces_of_a_large_table_are_bounded(place: Path) -> None:
         files = list((place.parents[1] / "snapshots").rglob("*.parquet"))
         assert len(files) >= 3
         assert max(pa.parquet.read_metadata(file).num_rows for file in files) <= 100
+
+
+@pytest.mark.parametrize("policy", ["gaps", "single"])
+def test_who_comes_later_gets_the_rows_too_and_nobody_else_does(cluster: Cluster, place: Path, policy: str) -> None:
+    made = stream(place, snapshot=True)
+    cluster.create_stream("people", 2, made.log, options=made.options, caravans={"policy": policy})
+    rows_reach_who_comes_later(
+        cluster,
+        "people",
+        place.parents[1] / "snapshots",
+        251,
+        lambda number: write_deltalake(place, people(**{f"_{number}": "later"}), mode="append"),
+    )
+
+
+@pytest.fixture
+def quiet(place: Path) -> Iterator[DeltaCdfLog]:
+    """A log whose snapshot every flow has passed, and forgotten."""
+    with contextlib.closing(create_log(stream(place, snapshot=True))) as log:
+        assert isinstance(log, DeltaCdfLog)
+        log.confirm(Positions(dict.fromkeys(range(2), log.bounds()[0].head)))
+        yield log
+
+
+def late(log: DeltaCdfLog) -> StreamSnapshot:
+    assert log._late is not None
+    return log._late
+
+
+def stands(at: Position) -> Positions:
+    return Positions(dict.fromkeys(range(2), at))
+
+
+class Held(NamedTuple):
+    """A late snapshot that is being taken: it goes on when it is told."""
+
+    began: threading.Event
+    goes_on: threading.Event
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Held:
+    held, read = Held(threading.Event(), threading.Event()), StreamSnapshot._read
+
+    def slow(self: StreamSnapshot, *given: Any) -> None:
+        if self._late:
+            held.began.set()
+            assert held.goes_on.wait(60)
+        read(self, *given)
+
+    monkeypatch.setattr(StreamSnapshot, "_read", slow)
+    return held
+
+
+def test_who_waits_for_a_late_snapshot_is_served_when_it_is_complete_and_stays_where_it_is_till_then(
+    quiet: DeltaCdfLog, held: Held
+) -> None:
+    began, goes_on = held
+    begin = stands(quiet.earliest())
+    with contextlib.closing(quiet.reader()) as reader, contextlib.closing(quiet.reader()) as other:
+        for one in (reader, other):
+            assert one.read(begin, 100) == Read(SCHEMA.empty_table(), begin)
+        assert began.wait(30)
+        assert reader.read(begin, 100).upto == begin
+        goes_on.set()
+        eventually(lambda: late(quiet).note().complete)
+        assert told(reader.read(begin, 1000).rows) == told(other.read(begin, 1000).rows)
+    assert len(drained(quiet, begin)) == 251
+
+
+def test_who_follows_the_log_does_not_wait_for_a_late_snapshot(cluster: Cluster, place: Path, held: Held) -> None:
+    made = stream(place, snapshot=True)
+    cluster.create_stream("people", 2, made.log, options=made.options, caravans={"policy": "single"})
+    cluster.create_application("first", ["people"], start="earliest")
+    first, second = Seen(), Seen()
+    with cluster.publisher(token_interval=0.2), cluster.subscribe("first", first):
+        eventually(lambda: len(first.updates) == 251)
+        eventually(lambda: not list(place.parents[1].rglob("snapshots/**/*.parquet")), timeout=60)
+        cluster.create_application("second", ["people"], start="earliest")
+        with cluster.subscribe("second", second):
+            assert held.began.wait(30)
+            write_deltalake(place, people(_400="meanwhile"), mode="append")
+            eventually(lambda: len(first.updates) == 252)
+            assert second.updates == []
+            held.goes_on.set()
+            eventually(lambda: len(second.updates) == 252)
+    assert len(first.updates) == 252
+    assert second.updates[-1].object == "shop.people/400"
+
+
+def test_a_late_snapshot_that_was_interrupted_is_taken_anew(quiet: DeltaCdfLog, place: Path) -> None:
+    interrupted = SnapshotRun(
+        seq=2, base=LATE_BASE, chunks=[Chunk(file="gone", table="shop.people", first=0, rows=100)]
+    )
+    late(quiet)._write(Note(tables={"shop.people": TableProgress(order=[], done=True)}, runs=[interrupted]))
+    write_deltalake(place, people(_400="more"), mode="append")
+    rows = drained(quiet, stands(quiet.earliest()))
+    assert [row[3] for row in rows] == ["snapshot"] * 252
+    assert {row[0] for row in rows} == {3}
+
+
+def test_one_who_waits_gets_a_newer_late_snapshot_when_the_table_has_let_go_of_what_follows_the_older(
+    quiet: DeltaCdfLog, place: Path
+) -> None:
+    begin = stands(quiet.earliest())
+    late(quiet).take()
+    write_deltalake(place, people(_400="more"), mode="append")
+    write_deltalake(place, people(_401="more"), mode="append")
+    forget_versions(place)
+    rows = drained(quiet, begin)
+    assert [row[3] for row in rows] == ["snapshot"] * 253
+
+
+def test_the_rest_of_a_late_snapshot_that_is_gone_is_told_as_a_loss(quiet: DeltaCdfLog) -> None:
+    begin = stands(quiet.earliest())
+    late(quiet).take()
+    with contextlib.closing(quiet.reader()) as reader:
+        upto = reader.read(begin, 100).upto
+        late(quiet).forget()
+        with pytest.raises(PositionsLost, match="the rest of a snapshot") as loss:
+            reader.read(upto, 100)
+    assert loss.value.lost == dict.fromkeys(range(2), (Position(2, upto[0].index + 1), Position(3, -1)))

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import mysql_server
 from tests.support.mysql_server import Scene, Server, needs_mariadb, running
+from tests.support.snapshot_steps import rows_reach_who_comes_later
 from tests.support.subscribers import hearing
 from tidings.cli import main
 from tidings.cluster import Cluster
@@ -85,3 +86,13 @@ def test_a_stream_that_cannot_be_read_is_not_made(cluster: Cluster, scene: Scene
     with pytest.raises(InvalidOption, match="must not hold a password"):
         cluster.create_stream("shop", 4, "mysql:mysql://a:b@c/d", options=definition.options)
     assert cluster.streams() == []
+
+
+def test_who_comes_later_gets_the_rows_too_and_nobody_else_does(cluster: Cluster, scene: Scene, tmp_path: Path) -> None:
+    scene.may_read()
+    scene.sql("INSERT INTO items SELECT seq, 'x' FROM seq_1_to_250")
+    made = scene.definition("items", snapshot=True, snapshot_folder=str(tmp_path))
+    cluster.create_stream("shop", 2, made.log, options=made.options)
+    rows_reach_who_comes_later(
+        cluster, "shop", tmp_path, 250, lambda number: scene.sql(f"INSERT INTO items VALUES ({number}, 'late')")
+    )

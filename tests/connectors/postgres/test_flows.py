@@ -13,6 +13,7 @@ import pytest
 from tests.support import postgres_server
 from tests.support.places import ROOT
 from tests.support.postgres_server import Database
+from tests.support.snapshot_steps import rows_reach_who_comes_later
 from tests.support.subscribers import hearing
 from tidings.cli import main
 from tidings.cluster import Cluster
@@ -91,6 +92,18 @@ def test_a_stream_is_dropped_though_its_database_is_away_and_what_is_left_is_tol
         server.start()
         database.execute(str(caught.value).rpartition(": ")[2])
         assert database.execute("SELECT 1 FROM pg_replication_slots") == []
+
+
+@pytest.mark.parametrize("policy", ["gaps", "single"])
+def test_who_comes_later_gets_the_rows_too_and_nobody_else_does(
+    cluster: Cluster, database: Database, tmp_path: Path, policy: str
+) -> None:
+    database.execute("CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item SELECT generate_series(1, 250)")
+    options = database.options() | {"snapshot": True, "snapshot_folder": str(tmp_path)}
+    cluster.create_stream("shop", 4, database.address(), options=options, caravans={"policy": policy})
+    rows_reach_who_comes_later(
+        cluster, "shop", tmp_path, 250, lambda number: database.execute(f"INSERT INTO item VALUES ({number})")
+    )
 
 
 @pytest.mark.slow
