@@ -37,6 +37,7 @@ create_log(StreamDefinition.from_json(json.loads(sys.argv[1])))
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, "CHUNK_ROWS", ROWS)
+    monkeypatch.setattr(snapshot, "RELEASE_DELAY_S", 0)
 
 
 def kill_midway(stream: StreamDefinition, note: Path) -> int:

@@ -49,7 +49,7 @@ class TailedLogBase(abc.ABC):
     - `reader` returns what `_reader_with_snapshot` makes of a reader of the datastore's log. That one comes to every
       head that `bounds` had: it says by `Read.upto` how far it is, also where no row came.
     - `check` asks the datastore anew.
-    - `confirm` calls `_forget_snapshot`.
+    - `confirm` calls `_release_snapshots`, and lets go of the log only up to the place that it returns.
     - `_abandon` and `close` are there already, and are extended by a log that keeps more than a snapshot.
 
     The rows that are there already come before the log if the constructor calls `_use_snapshots`, with a
@@ -125,7 +125,7 @@ class TailedLogBase(abc.ABC):
     def earliest(self) -> Position:
         """Where an application begins that wants all: with the rows, if the stream has snapshots, or with the log."""
         floor = self.bounds()[0].floor
-        if self._snapshot is not None and self._snapshot.covers():
+        if self._snapshot is not None and self._snapshot.covers() and self._snapshot.hold():
             return self._snapshot.note().runs[0].before
         return floor if self._late is None else waiting(floor)
 
@@ -158,13 +158,14 @@ class TailedLogBase(abc.ABC):
             losses = (PositionsLost,) if self._stream.replicas else (PositionsLost, LogRestored)
         return MergedReader(reader, self._snapshot, self._late, self.check, losses)
 
-    def _forget_snapshot(self, upto: Positions) -> None:
-        """Delete the rows of a snapshot that every flow has passed."""
+    def _release_snapshots(self, upto: Positions) -> Position:
+        """Delete the rows of snapshots that every flow has passed. The place from which on the log is needed, by the
+        slowest flow, or by who may yet begin with rows that are there."""
         slowest = min(self._whole(upto).values())
         for snapshot in self._snapshots:
-            runs = snapshot.note().runs
-            if runs and slowest >= runs[-1].after:
-                snapshot.forget()
+            snapshot.release(slowest)
+        notes = [snapshot.note() for snapshot in self._snapshots]
+        return min([slowest, *(run.after for note in notes if note.complete for run in note.runs)])
 
     def close(self) -> None:
         """Let go of what is held; a snapshot that is being taken is gone on with by who opens the log next."""

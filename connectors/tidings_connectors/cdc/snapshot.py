@@ -46,6 +46,8 @@ RETRY_DELAY_S = 5.0  # until a snapshot that failed is gone on with
 CLOSE_TIMEOUT_S = 5.0
 LOCK_POLL_INTERVAL_S = 1.0  # between two looks whether somebody else still takes it
 PROGRESS_INTERVAL_S = 10.0  # between two messages of how far it is
+RELEASE_DELAY_S = 10.0  # for which rows stay that every flow has passed: somebody may begin with them just now
+HOLD_TIMEOUT_S = 1.0  # for who deletes rows to be done with it
 LOCK_FILE = "lock"
 OWN_FILES = re.compile(r"(note\.json|[0-9a-f]{32}\.parquet)(\.tmp)?")
 
@@ -163,8 +165,12 @@ class Note(BaseModel):
     """How far a snapshot is."""
 
     complete: bool = False
+    passed: float | None = None
+    """When every flow was seen to have passed the rows, if nobody has begun with them since."""
     tables: dict[str, TableProgress] = {}
     runs: list[SnapshotRun] = []
+    gone: list[SnapshotRun] = []
+    """Those whose rows were deleted last, without their chunks."""
 
     def ready(self, run: SnapshotRun) -> bool:
         """Whether all rows of a run are there."""
@@ -281,14 +287,46 @@ class StreamSnapshot:
                 return found.slice(max(0, index - chunk.first)), end
         return SCHEMA.empty_table(), index
 
-    def forget(self) -> None:
-        """Delete the rows; nobody will ask for them any more."""
-        note = self.note()
-        if note.complete and note.runs:
-            self._write(note.model_copy(update={"runs": []}))
-            for run in note.runs:
-                for chunk in run.chunks:
+    def release(self, slowest: Position) -> None:
+        """Every flow has come to this place: delete the rows, if all have passed them for a while.
+
+        Not at once, since who asks does not know of those that begin at this moment.
+        """
+        if self._changed_by(slowest, self.note()) is None:
+            return
+        with self._alone() as alone:
+            note = self.note()
+            changed = self._changed_by(slowest, note) if alone else None
+            if changed is not None:
+                self._write(changed)
+                for chunk in (chunk for run in note.runs if not changed.runs for chunk in run.chunks):
                     (self.folder / chunk.file).unlink(missing_ok=True)
+
+    def _changed_by(self, slowest: Position, note: Note) -> Note | None:
+        """The note once every flow has come to this place; None if it stays as it is."""
+        if not note.runs or not (note.complete or self._late):
+            return None
+        if slowest < note.runs[-1].after:
+            return None if note.passed is None else note.model_copy(update={"passed": None})
+        now = time.time()
+        passed = now if note.passed is None else note.passed
+        if now - passed >= RELEASE_DELAY_S:
+            gone = [run.model_copy(update={"chunks": []}) for run in note.runs]
+            return note.model_copy(update={"runs": [], "gone": gone})
+        return None if note.passed is not None else note.model_copy(update={"passed": passed})
+
+    def hold(self) -> bool:
+        """Have the rows stay for one who begins with them, and will be known as a flow soon; False if they are gone."""
+        until = time.monotonic() + HOLD_TIMEOUT_S
+        while (note := self.note()).runs:
+            if note.passed is None:
+                return True
+            with self._alone() as alone:
+                if alone and (note := self.note()).runs:
+                    self._write(note.model_copy(update={"passed": None}))
+            if not alone and (time.monotonic() > until or self._closed.wait(0.01)):
+                return False
+        return False
 
     def discard(self) -> None:
         """Delete all that is kept of it."""

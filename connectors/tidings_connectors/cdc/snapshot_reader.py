@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -61,6 +61,8 @@ class MergedReader:
         if self._late is not None and any(map(aside, after.values())):
             return self._read_late(self._late, after, limit)
         note = self._snapshot.note()
+        for run in note.gone:
+            _tell_rest({shard: at for shard, at in after.items() if run.before <= at < run.after})
         for run in note.runs:
             if not len(after) or min(after.values()) >= run.after:
                 continue
@@ -79,14 +81,12 @@ class MergedReader:
         """The rows of a late snapshot; it is taken if there is none."""
         note, since = late.note(), max(after.values())
         run = note.runs[0] if note.complete and note.runs else None
-        begun = {
-            shard: at for shard, at in after.items() if at.index >= LATE_BASE and (run is None or at.seq != run.seq)
-        }
-        if begun:
-            gone = {shard: (Position(at.seq, at.index + 1), Position(at.seq + 1, -1)) for shard, at in begun.items()}
-            raise PositionsLost("the rest of a snapshot that was read in part is not there any more", gone)
-        if run is None or not (since.index >= LATE_BASE or late.covers(since)):
+        begun = {shard: at for shard, at in after.items() if at.index >= LATE_BASE}
+        _tell_rest({shard: at for shard, at in begun.items() if run is None or at.seq != run.seq})
+        if run is None or not (begun or late.covers(since)):
             late.start(again=True, since=since)
+            return Read(SCHEMA.empty_table(), after)
+        if not late.hold():
             return Read(SCHEMA.empty_table(), after)
         self._check(Positions(dict.fromkeys(after, run.after)))
         return self._read_run(late, run, Positions({shard: max(at, run.before) for shard, at in after.items()}), limit)
@@ -110,3 +110,10 @@ class MergedReader:
             self._loaded = run.seq, first, rows, end
         rows = self._loaded[2]
         return rows.slice(int(np.searchsorted(rows["index"].to_numpy(), first)))
+
+
+def _tell_rest(inside: Mapping[int, Position]) -> None:
+    """Raise if somebody stands inside a snapshot whose rows are not there any more."""
+    if inside:
+        gone = {shard: (Position(at.seq, at.index + 1), Position(at.seq + 1, -1)) for shard, at in inside.items()}
+        raise PositionsLost("the rest of a snapshot that was read in part is not there any more", gone)

@@ -94,7 +94,7 @@ class DeltaCdfLog(TailedLogBase):
 
     def confirm(self, upto: Positions) -> None:
         """The table keeps its versions by its own rules (`delta.logRetentionDuration`, VACUUM); a snapshot is ours."""
-        self._forget_snapshot(upto)
+        self._release_snapshots(upto)
 
     def distance(self, after: Position, upto: Position) -> int:
         return (upto.seq - after.seq) * VERSION_ROWS

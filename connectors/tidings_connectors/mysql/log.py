@@ -116,7 +116,7 @@ class MysqlLog(TailedLogBase):
 
     def confirm(self, upto: Positions) -> None:
         """The server keeps its log by its own rules (`binlog_expire_logs_seconds`); a snapshot is ours."""
-        self._forget_snapshot(upto)
+        self._release_snapshots(upto)
 
     def distance(self, after: Position, upto: Position) -> int:
         """In transactions."""

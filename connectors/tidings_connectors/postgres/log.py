@@ -118,9 +118,8 @@ class PostgresLog(TailedLogBase):
     def confirm(self, upto: Positions) -> None:
         """Move the slot to the last of these positions; a shard that is not named has passed nothing."""
         # A transaction that has only begun to be read is sent again from here, and so is the one that ends here.
-        self._slot.advance(min(upto[shard].seq for shard in range(self._stream.shards)))
+        self._slot.advance(self._release_snapshots(upto).seq)
         self._left_out.forget(min(upto[shard] for shard in range(self._stream.shards)))
-        self._forget_snapshot(upto)
 
     def distance(self, after: Position, upto: Position) -> int:
         """About how many rows lie between, by the bytes of WAL."""

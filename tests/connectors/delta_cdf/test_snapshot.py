@@ -27,7 +27,8 @@ from tidings.storage import durable
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings.updates import SCHEMA
-from tidings_connectors.cdc.snapshot import LATE_BASE, Chunk, Note, SnapshotRun, StreamSnapshot, TableProgress
+from tidings_connectors.cdc import snapshot
+from tidings_connectors.cdc.snapshot import LATE_BASE, Chunk, Note, SnapshotRun, StreamSnapshot, TableProgress, waiting
 from tidings_connectors.delta_cdf.log import DeltaCdfLog
 
 small_chunks = snapshot_steps.small_chunks
@@ -301,7 +302,57 @@ def test_the_rest_of_a_late_snapshot_that_is_gone_is_told_as_a_loss(quiet: Delta
     late(quiet).take()
     with contextlib.closing(quiet.reader()) as reader:
         upto = reader.read(begin, 100).upto
-        late(quiet).forget()
+        late(quiet).release(Position(3, -1))
         with pytest.raises(PositionsLost, match="the rest of a snapshot") as loss:
             reader.read(upto, 100)
     assert loss.value.lost == dict.fromkeys(range(2), (Position(2, upto[0].index + 1), Position(3, -1)))
+
+
+@pytest.fixture
+def slow_release(monkeypatch: pytest.MonkeyPatch, small_chunks: None) -> None:
+    monkeypatch.setattr(snapshot, "RELEASE_DELAY_S", 60)
+
+
+@pytest.mark.usefixtures("slow_release")
+def test_rows_that_all_have_passed_stay_for_who_begins_with_them_just_then(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = stream(place, snapshot=True)
+    with contextlib.closing(create_log(made)) as one, contextlib.closing(open_log(made)) as other:
+        assert isinstance(one, DeltaCdfLog)
+        assert isinstance(other, DeltaCdfLog)
+        head = one.bounds()[0].head
+        rows = drained(one, stands(one.earliest()))
+        marked = one._snapshot
+        assert marked is not None
+        one.confirm(stands(head))
+        assert marked.note().passed is not None
+        begin = stands(other.earliest())
+        assert marked.note().passed is None
+        with contextlib.closing(other.reader()) as reader:
+            upto = reader.read(begin, 100).upto
+        one.confirm(stands(head))  # by one who does not know of the other yet
+        other.confirm(upto)
+        monkeypatch.setattr(snapshot, "RELEASE_DELAY_S", 0)
+        other.confirm(upto)
+        assert drained(other, begin) == rows
+        one.confirm(stands(head))
+        assert not list(place.parents[1].rglob("snapshots/**/*.parquet"))
+        with pytest.raises(PositionsLost, match="the rest of a snapshot"):
+            drained(other, upto)
+
+
+@pytest.mark.usefixtures("slow_release")
+def test_late_rows_that_all_have_passed_stay_for_who_waits(place: Path) -> None:
+    with contextlib.closing(create_log(stream(place, snapshot=True))) as log:
+        assert isinstance(log, DeltaCdfLog)
+        assert log._snapshot is not None
+        log._snapshot.discard()
+        begin = stands(waiting(log.bounds()[0].floor))
+        late(log).take()
+        taken = late(log).note().runs
+        late(log).release(log.bounds()[0].head)
+        assert late(log).note().passed is not None
+        assert len(drained(log, begin)) == 251
+        assert late(log).note().passed is None
+        assert late(log).note().runs == taken

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import mysql_server
+from tests.support import mysql_server, snapshot_steps
 from tests.support.mysql_server import Scene, Server, needs_mariadb, running
 from tests.support.snapshot_steps import rows_reach_who_comes_later
 from tests.support.subscribers import hearing
@@ -20,6 +20,7 @@ from tidings.errors import InvalidOption, LogUnavailable
 from tidings.testing import eventually
 
 password, scene = mysql_server.password, mysql_server.scene
+small_chunks = snapshot_steps.small_chunks
 pytestmark = needs_mariadb
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import postgres_server
+from tests.support import postgres_server, snapshot_steps
 from tests.support.places import ROOT
 from tests.support.postgres_server import Database
 from tests.support.snapshot_steps import rows_reach_who_comes_later
@@ -21,7 +21,7 @@ from tidings.errors import InvalidOption, LogUnavailable
 from tidings.testing import eventually
 from tidings_connectors.cdc import snapshot
 
-database = postgres_server.database
+database, small_chunks = postgres_server.database, snapshot_steps.small_chunks
 
 
 def test_rows_arrive_at_a_subscriber_and_the_slot_moves_on(cluster: Cluster, database: Database) -> None:
