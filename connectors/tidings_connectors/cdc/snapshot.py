@@ -21,7 +21,8 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
@@ -122,9 +123,10 @@ class SnapshotSource(Protocol):
 
 
 class Chunk(BaseModel):
-    """A file of rows: the table, and the index of the first."""
+    """A file of rows: its checksum, the table, and the index of the first."""
 
     file: str
+    checksum: int
     table: str
     first: int
     rows: int
@@ -224,7 +226,10 @@ class StreamSnapshot:
             found = path.stat()
             written = (found.st_mtime_ns, found.st_ino)
             if self._known[0] != written:
-                self._known = written, Note.model_validate_json(path.read_text())
+                text, _, checksum = path.read_bytes().rpartition(b"\n")
+                if checksum != b"%08x" % zlib.crc32(text):
+                    raise ValueError("its checksum is wrong")
+                self._known = written, Note.model_validate_json(text)
             return self._known[1]
         except FileNotFoundError:
             return Note()
@@ -281,10 +286,15 @@ class StreamSnapshot:
             end = chunk.first + chunk.rows
             if index < end:
                 try:
-                    found = pq.read_table(self.folder / chunk.file)
+                    content = (self.folder / chunk.file).read_bytes()
                 except OSError as error:
                     raise self._unusable(error) from error
-                return found.slice(max(0, index - chunk.first)), end
+                if zlib.crc32(content) != chunk.checksum:
+                    raise LogUnavailable(
+                        f"{self.folder / chunk.file} is damaged, which has rows of a snapshot: delete the folder, and "
+                        "start the publishers of the stream again, to begin anew"
+                    )
+                return pq.read_table(pa.BufferReader(content)).slice(max(0, index - chunk.first)), end
         return SCHEMA.empty_table(), index
 
     def release(self, slowest: Position) -> None:
@@ -421,9 +431,7 @@ class StreamSnapshot:
             if run.end + count > (MAX_INDEX if self._late else LATE_BASE - 2):
                 raise LogUnavailable(f"the tables of stream {self._stream!r} hold too many rows for a snapshot")
             rows = updates_of(_changes(table, columns, run, taken), self._mapping, self._shards)
-            chunk = Chunk(file=f"{uuid.uuid4().hex}.parquet", table=_name(table), first=run.end, rows=count)
-            self._durably(chunk.file, lambda path, rows=rows: pq.write_table(rows, path))  # type: ignore[misc]
-            run.chunks.append(chunk)
+            run.chunks.append(self._write_chunk(rows, _name(table), run.end))
             progress.last = last
             self._write(note)
             if time.monotonic() > logged + PROGRESS_INTERVAL_S:
@@ -439,12 +447,19 @@ class StreamSnapshot:
             if OWN_FILES.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
-    def _write(self, note: Note) -> None:
-        self._durably("note.json", lambda path: path.write_text(note.model_dump_json()))
+    def _write_chunk(self, rows: pa.Table, table: str, first: int) -> Chunk:
+        pq.write_table(rows, sink := pa.BufferOutputStream())
+        content, file = sink.getvalue().to_pybytes(), f"{uuid.uuid4().hex}.parquet"
+        self._durably(file, content)
+        return Chunk(file=file, checksum=zlib.crc32(content), table=table, first=first, rows=len(rows))
 
-    def _durably(self, name: str, write: Callable[[Path], object]) -> None:
+    def _write(self, note: Note) -> None:
+        text = note.model_dump_json().encode()
+        self._durably("note.json", text + b"\n%08x" % zlib.crc32(text))
+
+    def _durably(self, name: str, content: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        durable.replace(self.folder / name, self.folder / f"{name}.tmp", write)
+        durable.replace(self.folder / name, self.folder / f"{name}.tmp", lambda path: path.write_bytes(content))
 
 
 def _name(table: SourceTable) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
 import threading
 from collections.abc import Iterator
@@ -276,7 +277,7 @@ def test_who_follows_the_log_does_not_wait_for_a_late_snapshot(cluster: Cluster,
 
 def test_a_late_snapshot_that_was_interrupted_is_taken_anew(quiet: DeltaCdfLog, place: Path) -> None:
     interrupted = SnapshotRun(
-        seq=2, base=LATE_BASE, chunks=[Chunk(file="gone", table="shop.people", first=0, rows=100)]
+        seq=2, base=LATE_BASE, chunks=[Chunk(file="gone", checksum=0, table="shop.people", first=0, rows=100)]
     )
     late(quiet)._write(Note(tables={"shop.people": TableProgress(order=[], done=True)}, runs=[interrupted]))
     write_deltalake(place, people(_400="more"), mode="append")
@@ -356,3 +357,19 @@ def test_late_rows_that_all_have_passed_stay_for_who_waits(place: Path) -> None:
         assert len(drained(log, begin)) == 251
         assert late(log).note().passed is None
         assert late(log).note().runs == taken
+
+
+@pytest.mark.parametrize("pattern", ["*.parquet", "note.json"])
+def test_a_flipped_bit_of_a_snapshot_is_an_error_that_names_it(place: Path, pattern: str) -> None:
+    create_log(stream(place, snapshot=True)).close()
+    files = sorted(place.parents[1].glob(f"snapshots/people/{pattern}"))
+    for path, part in itertools.product(files, (0.3, 0.5, 0.7)):
+        content = path.read_bytes()
+        at = int(len(content) * part)
+        path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+        with (
+            pytest.raises(LogUnavailable, match=str(path.parent)),
+            contextlib.closing(open_log(stream(place, snapshot=True))) as log,
+        ):
+            drained(log, start(log))
+        path.write_bytes(content)

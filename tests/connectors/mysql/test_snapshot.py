@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from tests.connectors.mysql.test_preflight import mended
 from tests.support import mysql_server, mysql_snapshots, snapshot_steps
 from tests.support.mysql_server import ITEMS, Scene, Server, drain, floors, listed, needs_mariadb, now, places
 from tests.support.mysql_snapshots import BASE, opened, operations, replayed, stored, whole, with_snapshot
-from tests.support.snapshot_steps import kill_midway
+from tests.support.snapshot_steps import kill_midway, noted
 from tidings.errors import InvalidOption, LogUnavailable, PositionsLost
 from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
@@ -80,7 +79,7 @@ def test_one_that_was_killed_goes_on_with_the_remaining_keys(items: Scene, tmp_p
         items.sql("INSERT INTO items SELECT MAX(id) + 1, 'new' FROM items")
     assert chunks < 200
     rows = whole(stream, limit=777, make=False)
-    runs = json.loads(note.read_text())["runs"]
+    runs = noted(note)["runs"]
     assert len({run["seq"] for run in runs}) == 3
     assert places(rows) == sorted(set(places(rows)))
     keys = [row["object"] for row in rows if row["attributes"]["operation"] == "snapshot"]

@@ -14,7 +14,7 @@ import pytest
 from tests.connectors.postgres.test_values import TYPES, VALUES, told
 from tests.support import postgres_server, snapshot_steps
 from tests.support.postgres_server import Database, floors, places, read_all
-from tests.support.snapshot_steps import kill_midway
+from tests.support.snapshot_steps import kill_midway, noted
 from tidings.errors import InvalidOption, LogUnavailable, PositionsLost
 from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
@@ -160,7 +160,7 @@ def test_one_that_was_killed_goes_on_with_the_remaining_keys(items: Database, tm
         items.execute("INSERT INTO item SELECT max(id) + 1, 'new' FROM item")
     assert chunks < 200
     rows = whole(stream, limit=777, make=False)
-    runs = json.loads(note.read_text())["runs"]
+    runs = noted(note)["runs"]
     assert len({run["seq"] for run in runs}) == 3
     assert places(rows) == sorted(set(places(rows)))
     keys = [row["object"] for row in rows if row["attributes"]["operation"] == "snapshot"]
