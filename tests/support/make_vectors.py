@@ -41,7 +41,9 @@ FROM_CLIENT = {
     "a heartbeat": FromClient("token", DIGEST, heartbeat=True),
     "the largest number": FromClient("token", DIGEST, register=(("alice", 2**62 - 1),)),
     "a poll that says nothing": FromClient("token"),
-    "all kinds of names": FromClient("token", register=tuple((name, NUMBER + 6) for name in OBJECTS)),
+    "all kinds of names": FromClient(
+        "token", register=tuple((name, NUMBER + 10 + n) for n, name in enumerate(OBJECTS))
+    ),
 }
 FROM_SERVICE = {
     "a grant": FromService(Grant("5f1c", "token", 4711, False), interval=1200),

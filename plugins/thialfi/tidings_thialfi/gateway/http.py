@@ -248,8 +248,8 @@ class HttpServer:
             protocols=(protocol,),
             compress=False,  # it would cost tens of kilobytes a connection
             heartbeat=self._options.ping or None,
-            # One that is too large by little is told so; one that is much too large is cut off.
-            max_msg_size=2 * self._options.max_message if protocol == SUBPROTOCOL else MAX_FRAME_BYTES,
+            # One that is too large by little is told so; one that is much too large, of this size or more, is cut off.
+            max_msg_size=2 * self._options.max_message + 1 if protocol == SUBPROTOCOL else MAX_FRAME_BYTES,
             timeout=5.0,
         )
         ahead = CLIENT_AHEAD_BYTES if protocol == SUBPROTOCOL else PEER_AHEAD_BYTES

@@ -67,13 +67,15 @@ def poll_of(body: bytes, longest: float) -> tuple[list[str], float]:
     """
     try:
         value = json.loads(body, object_pairs_hook=unique)
-        messages, wait = value["send"], value.get("wait", longest)
+        messages, wait = value["send"], value.get("wait")
         # Without blanks: a message that was small enough must not grow.
         texts = [json.dumps(one, ensure_ascii=False, separators=(",", ":")) for one in messages]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise malformed("a poll is an object with `send`, an array of messages, and `wait`") from None
     if not isinstance(messages, list) or not 1 <= len(texts) <= MAX_POLL_MESSAGES:
         raise malformed(f"a poll sends 1 to {MAX_POLL_MESSAGES} messages: the first says whose it is")
+    if wait is None:
+        return texts, longest
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= 3600:
         raise malformed("`wait` is a number of seconds")
     return texts, min(float(wait), longest)

@@ -68,10 +68,11 @@ def _check_version(version: Any) -> None:
 
 def check_depth(value: Any, depth: int = MAX_DEPTH) -> None:
     """Refuse what is nested so deeply that whoever walks it might fail."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    if not isinstance(value, dict | list):
+        return
     if depth == 0:
-        raise malformed(f"a message is nested at most {MAX_DEPTH} deep")
-    for one in inner:
+        raise malformed(f"what this version does not know is nested at most {MAX_DEPTH} deep")
+    for one in value.values() if isinstance(value, dict) else value:
         check_depth(one, depth - 1)
 
 

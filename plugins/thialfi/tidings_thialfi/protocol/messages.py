@@ -160,7 +160,8 @@ class _Parts:
         return None if value is None else parse(value)
 
     def check_the_rest(self) -> None:
-        fields.check_depth(self._left)
+        for value in self._left.values():
+            fields.check_depth(value)
 
 
 def _operation(value: Any) -> tuple[str, int]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 import uuid
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -116,3 +117,25 @@ def test_a_poll_that_is_none_is_refused_as_a_whole_and_so_is_one_that_is_too_lar
     for body in (b'{"send": [{"v": "1.0"}], "wait": 3601}', b'{"send": [{"v": "1.0", "v": "1.0"}]}'):
         assert gateway.post("/v1/poll", body)[0] == 400
     assert gateway.post("/v1/poll", b" " * (9 * 2**20))[0] == 413
+
+
+def test_a_wait_that_is_null_is_absent(gateway: Process) -> None:
+    code, answer = gateway.post("/v1/poll", {"send": [{"v": "1.0", "token": "forged"}], "wait": None})
+    assert code == 200
+    assert "invalid" in answer["receive"][0]
+
+
+def test_only_a_message_of_more_than_128_kib_ends_the_connection(scene: Scene, gateway: Process) -> None:
+    client = online(scene, gateway)
+    client.text("x" * 128 * 2**10)
+    assert client.hear_of("error")["error"]["code"] == "large"
+    client.text("x" * (128 * 2**10 + 1))
+    assert client.closed() == 1009
+
+
+def test_what_is_not_known_is_nested_as_deep_as_the_page_says(scene: Scene, gateway: Process) -> None:
+    client = online(scene, gateway)
+    for depth, said in ((8, {"v"}), (9, {"v", "error"})):
+        client.say(heartbeat=True, news=functools.reduce(lambda inner, _: [inner], range(depth), cast(Any, 1)))
+        assert client.hear().keys() == said
+    client.close()
