@@ -1,4 +1,4 @@
-"""Writes `vectors.json`, with which a client in another language is tested: `python tests/thialfi/make_vectors.py`.
+"""Writes `vectors.json`, with which a client in another language is tested: `python -m tests.support.make_vectors`.
 
 Every value in it is fixed, so that the file changes only when the protocol does.
 """

@@ -38,7 +38,8 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The client, compiled."""
     folder = tmp_path_factory.mktemp("classes")
     compiler = java.find().path.with_name("javac")
-    assert compiler.exists(), f"there is no {str(compiler)!r}: the tests need a JDK, and not only what runs Java"
+    if not compiler.exists():
+        pytest.skip(f"there is no {str(compiler)!r}: a client in Java needs a JDK, and not only what runs Java")
     subprocess.run(
         [compiler, "-J-XX:TieredStopAtLevel=1", "-Xlint:all", "-Werror", "-d", folder, *SOURCES.glob("*.java")],
         check=True,
