@@ -61,7 +61,7 @@ class PostgresLog(TailedLogBase):
         with log._closed_on_error():
             there = log._slot.there()
             log._check(slots=1 if there else 2)
-            log._tables.warn()
+            log._tables.check()
             if log._snapshot is not None and log._options.snapshot:
                 log._snapshot.take(again=not there)  # which makes the slot
             elif not there:

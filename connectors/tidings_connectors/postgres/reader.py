@@ -20,6 +20,7 @@ from tidings.updates import SCHEMA
 from tidings_connectors.cdc.changes import Changes
 from tidings_connectors.cdc.mapping import updates_of
 from tidings_connectors.cdc.positions import chosen, later
+from tidings_connectors.postgres.before_images import BeforeImages
 from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
     UNDEFINED_OBJECT,
@@ -78,7 +79,8 @@ class PostgresReader:
         self._copy = ""
         self._failed: Error | None = None
         self._polling = select.poll()
-        self._decoder = Decoder(self._key_of)
+        self._images = BeforeImages(server, connection)
+        self._decoder = self._new_decoder()
         self._start = Position(0, -1)
         self._read_upto = 0
         """Where in the WAL all transactions were read that are over."""
@@ -183,7 +185,7 @@ class PostgresReader:
             failed.pop_all()
         self._polling = select.poll()  # select() takes no more than the first 1,024 files of a process
         self._polling.register(self._replication, select.POLLIN)
-        self._decoder = Decoder(self._key_of)
+        self._decoder = self._new_decoder()
         self._start, self._read_upto, self._seen, self._failed = start, start.seq, {}, None
 
     def _next(self, after: Positions, limit: int) -> pa.Table:
@@ -286,6 +288,9 @@ class PostgresReader:
             rows = rows.take(np.lexsort((rows["index"].to_numpy(), rows["seq"].to_numpy())))
         self._seen |= ends(rows)
         return chosen(rows, later(rows, after))
+
+    def _new_decoder(self) -> Decoder:
+        return Decoder(self._key_of, self._options.before_columns, self._images.of_all_partitions)
 
     def _key_of(self, oid: int, table: str, columns: Sequence[str]) -> KnownKey:
         return self._keys.key_of(oid, table, columns, self._copy)

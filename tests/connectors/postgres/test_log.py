@@ -359,7 +359,7 @@ def test_spark_reads_a_range_and_follows(spark: SparkSession, log: PostgresLog, 
         ({}, r"needs the option 'publication'"),
         (
             {"publication": "p", "colour": "red"},
-            r"an option 'colour', which .* knows attributes, heartbeat, keys, object",
+            r"an option 'colour', which .* knows attributes, before, heartbeat, keys, object",
         ),
         ({"publication": "p", "slot": "No"}, r"option 'slot' of stream 'shop' cannot be used: string should match"),
         ({"publication": "p", "object": "{"}, r"option 'object' of stream 'shop' cannot be used: '{' is no template"),
