@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +119,15 @@ def test_large_values_and_others_than_text_are_as_they_are_afterwards(people: Da
         (None, "true", None, large),
         ("true", "false", large, large),
         ("false", "false", large, "y"),
+    ]
+
+
+def test_rows_of_a_snapshot_were_nothing_before(people: Database, tmp_path: Path) -> None:
+    people.execute("INSERT INTO person VALUES (1, 'Rome')")
+    options = {"payload": "none", "snapshot": True, "snapshot_folder": str(tmp_path)}
+    assert told(people, "UPDATE person SET city = 'Oslo'", **options) == [
+        ("person/1", "snapshot", None, "Rome"),
+        ("person/1", "update", "Rome", "Oslo"),
     ]
 
 

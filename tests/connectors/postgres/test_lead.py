@@ -344,6 +344,28 @@ def test_who_is_ahead_loses_nothing_when_the_server_removes_what_the_slowest_nee
         assert {last for _, last in caught.value.lost.values()} == {ahead}
 
 
+@pytest.mark.slow
+def test_a_server_that_is_killed_has_it_where_it_does_no_harm(own_server: PostgresServer) -> None:
+    items = own_server.database()
+    items.execute("CREATE TABLE item (id int, note text)")
+    main, leading = names(items)
+    with with_lead(items) as (log, slowest, _):
+        write(items, 10)
+        ahead = head(log)
+        settle(log, slowest, ahead)
+        own_server.kill()
+        own_server.start()
+        assert slots(items)[leading] >= slots(items)[main]
+        settle(log, slowest, ahead)
+        assert slots(items) == {main: slowest.seq, leading: ahead.seq}
+        items.execute("INSERT INTO item VALUES (77)")
+        assert len(first_rows(log, ahead)) == 1
+        assert len(first_rows(log, slowest)) == 301
+        log.followers_at([ahead])
+        log.confirm(at(ahead))
+        assert slots(items) == {main: ahead.seq}
+
+
 @given(st.lists(st.integers(0, 2**40), min_size=1, max_size=30))
 def test_no_other_place_would_save_more(stands: list[int]) -> None:
     def saved(place: int) -> int:
