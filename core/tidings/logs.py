@@ -201,6 +201,14 @@ class TailedLog(Log, Protocol):
 
 
 @runtime_checkable
+class FollowedLog(TailedLog, Protocol):
+    """A change log that serves readers better if it knows where they are."""
+
+    def followers_at(self, stands: Sequence[Position]) -> None:
+        """Where each flow stands, whoever owns it. It is said from time to time, before `confirm`."""
+
+
+@runtime_checkable
 class WritableLog(Log, Protocol):
     """A log of our own."""
 

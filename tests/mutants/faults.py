@@ -592,6 +592,36 @@ PUBLISHER = (
         ("tests/connectors/cdc/test_mapping.py",),
     ),
     Fault(
+        "second-slot-stays-without-the-first",
+        "a slot that nobody knows of keeps the WAL of a database until its disk is full",
+        "connectors/tidings_connectors/postgres/slots.py",
+        "self._moving.rows(DROP, (name,))",
+        "pass",
+        _of("tests/connectors/postgres/test_lead.py", "test_it_goes_with_the_stream"),
+    ),
+    Fault(
+        "second-slot-passed-by-the-first",
+        "it keeps WAL that nobody needs any more",
+        "connectors/tidings_connectors/postgres/lead.py",
+        "if place - slowest < GAP_BYTES // 2:",
+        "if False:",
+        _of(
+            "tests/connectors/postgres/test_lead.py",
+            "test_it_follows_the_flows_and_goes_before_the_slot_would_pass_it",
+        ),
+    ),
+    Fault(
+        "old-row-of-a-partition-taken-for-granted",
+        "a filter does not hear of rows that leave it, since their partition does not log what they were",
+        "connectors/tidings_connectors/postgres/decoding.py",
+        "and relation.full and not self._has_images(relation.oid):",
+        "and False:",
+        _of(
+            "tests/connectors/postgres/test_before_images.py",
+            "test_a_new_partition_without_it_has_the_table_left_out_until_it_has",
+        ),
+    ),
+    Fault(
         "statement-passed-over",
         "what MariaDB logs as a statement is gone in silence",
         f"{MYSQL}/sequencer.py",

@@ -41,6 +41,8 @@ class Changes:
     seqs: npt.NDArray[np.int64]
     indexes: npt.NDArray[np.int32]
     times: pa.TimestampArray
+    before: Sequence[Column] = ()
+    """Columns as they were before an update or a delete; null where the row was not there, or had another key."""
 
     def __len__(self) -> int:
         return len(self.seqs)

@@ -8,6 +8,7 @@ by column. What it makes of them is said by options of the stream:
 | `object` | `{schema}.{table}/{key}` | what an object is called; `{column}` is a column's text |
 | `version` | none | a column of whole numbers; without it, the number of the transaction |
 | `attributes` | none | columns that are attributes too; `schema`, `table` and `operation` always are |
+| `before` | false | these columns also as they were before an update or a delete: `before.<column>` |
 | `payload` | `json` | the row as JSON; or `avro`, or `none` |
 | `schemas` | none | for `avro`: the schema of each table, by `schema.table`; see `avro_payloads` |
 | `shard` | none | a column whose text says which objects share a shard; without it, the object does |
@@ -22,6 +23,7 @@ from __future__ import annotations
 import functools
 import json
 import string
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -46,6 +48,7 @@ from tidings_connectors.cdc.changes import TRUNCATE, Changes, Column
 TOO_LARGE = "left out: too large"
 MAX_LISTED_BYTES = MAX_ATTRIBUTES_BYTES // 2  # of the listed columns in one row; the rest is ample for all other names
 ALWAYS_ATTRIBUTES = ("schema", "table", "operation")
+BEFORE = "before."  # and the name of a column: what it was before
 ESCAPED = r'["\\\x00-\x1f]'  # what JSON does not take as it is
 
 
@@ -60,6 +63,7 @@ class RowMapping(BaseModel):
     object: str = "{schema}.{table}/{key}"
     version: str | None = None
     attributes: list[str] = []
+    before: bool = False
     payload: Literal["json", "avro", "none"] = "json"
     schemas: Annotated[dict[str, dict[str, Any]], Field(validate_default=True)] = {}
     shard: str | None = None
@@ -77,6 +81,16 @@ class RowMapping(BaseModel):
             raise ValueError(f"{taken[0]!r} is always an attribute, and says what happened: a column cannot be, too")
         return names
 
+    @field_validator("before")
+    @classmethod
+    def _of_attributes(cls, before: bool, others: ValidationInfo) -> bool:
+        names = others.data.get("attributes", [])
+        if before and not names:
+            raise ValueError("it is about columns that the option 'attributes' lists, and that lists none")
+        if before and (taken := [name for name in names if BEFORE + name in names]):
+            raise ValueError(f"{BEFORE + taken[0]!r} is the name of a column that the option 'attributes' lists")
+        return before
+
     @field_validator("schemas")
     @classmethod
     def _contract(cls, schemas: dict[str, Any], others: ValidationInfo) -> dict[str, Any]:
@@ -88,6 +102,11 @@ class RowMapping(BaseModel):
 
             codecs_of(schemas)
         return schemas
+
+    @property
+    def before_columns(self) -> Sequence[str]:
+        """The columns of which it is wanted what they were before."""
+        return self.attributes if self.before else ()
 
 
 def fields(template: str) -> list[tuple[str, str | None]]:
@@ -152,7 +171,7 @@ def _objects(changes: Changes, mapping: RowMapping) -> pa.StringArray:
             case "schema" | "table":
                 parts.append(getattr(changes, name))
             case "key":
-                parts.append(_key(changes))
+                parts.append(keys_of(changes))
             case _:
                 parts.append(changes.column(name).values)
     parts = [pa.repeat(pa.scalar(part), len(changes)) if isinstance(part, str) else part for part in parts]
@@ -171,7 +190,7 @@ def _short(whole: str, name: str) -> str:
     return f"{whole}/#{xxhash.xxh3_128_hexdigest(name.encode())}"
 
 
-def _key(changes: Changes) -> pa.StringArray:
+def keys_of(changes: Changes) -> pa.StringArray:
     """The key as text; if it has several columns, with commas between them and none within."""
     values = [changes.column(name).values for name in changes.key]
     if not values:
@@ -204,7 +223,9 @@ def _attributes(changes: Changes, mapping: RowMapping, reasons: pa.StringArray) 
         "operation": changes.operations,
     }
     there = {column.name for column in changes.columns}
-    listed, left_out = _fitting({name: changes.column(name).values for name in mapping.attributes if name in there})
+    columns = {name: changes.column(name).values for name in mapping.attributes if name in there}
+    columns |= {BEFORE + column.name: column.values for column in changes.before}
+    listed, left_out = _fitting(columns)
     given |= listed
     if left_out is not None:
         given["attributes"] = pc.coalesce(left_out, given.get("attributes", pa.scalar(None, pa.string())))

@@ -7,6 +7,8 @@ they are put in the order of their objects, and an object's end comes before its
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +19,8 @@ from tidings.logs import Read
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.base import TailedLogBase
-from tidings_connectors.cdc.changes import DELETE, UPDATE, Changes
-from tidings_connectors.cdc.mapping import updates_of
+from tidings_connectors.cdc.changes import DELETE, UPDATE, Changes, Column
+from tidings_connectors.cdc.mapping import keys_of, updates_of
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.delta_cdf.columns import column_of
 from tidings_connectors.delta_cdf.options import CdfOptions
@@ -103,7 +105,19 @@ class DeltaCdfReader:
             np.zeros(count, np.int32),
             feed["_commit_timestamp"].cast(pa.timestamp("us", "UTC")).combine_chunks(),
         )
+        if self._options.before:
+            changes = replace(changes, before=_before(changes, kinds, self._options.before_columns))
         return _arranged(updates_of(changes, self._options, self._shards), kinds)
+
+
+def _before(changes: Changes, kinds: pa.StringArray, names: Sequence[str]) -> list[Column]:
+    """What the columns of these names were before: of an update, in the image before it with the same key."""
+    keys, first = keys_of(changes), pc.equal(kinds, "update_preimage")
+    places = pa.array(np.arange(len(changes)))
+    earlier = places.filter(first).take(pc.index_in(keys, keys.filter(first), skip_nulls=True))
+    there = pc.if_else(pc.equal(kinds, "insert"), None, places)
+    rows = pc.if_else(pc.equal(kinds, "update_postimage"), earlier, there)
+    return [replace(column, values=column.values.take(rows)) for column in changes.columns if column.name in names]
 
 
 def _arranged(updates: pa.Table, kinds: pa.StringArray) -> pa.Table:

@@ -23,6 +23,9 @@ from tidings_connectors.mysql.values import Reading, UndecodableValues, Unreadab
 Image = list[Any]
 """A row: a raw value a column; None where it is NULL."""
 
+Change = tuple[str, Image, Image | None]
+"""An operation, the row, and what it was before, if it was there under the same key."""
+
 UNKNOWN = object()
 """Stands in an image for a value that the log does not have."""
 
@@ -124,7 +127,9 @@ class Draft:
     """Changes of one table, gathered row by row."""
 
     shape: Shape
+    before_columns: Sequence[str] = ()
     images: list[Image] = field(default_factory=list)
+    before: list[Image | None] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
     seqs: list[int] = field(default_factory=list)
     indexes: list[int] = field(default_factory=list)
@@ -134,11 +139,12 @@ class Draft:
     def __len__(self) -> int:
         return len(self.images)
 
-    def add(self, changes: Sequence[tuple[str, Image]], seq: int, first: int, time: int) -> None:
+    def add(self, changes: Sequence[Change], seq: int, first: int, time: int) -> None:
         """Add changes with successive indexes from `first`."""
         count = len(changes)
-        self.operations += [operation for operation, _ in changes]
-        self.images += [image for _, image in changes]
+        self.operations += [operation for operation, _, _ in changes]
+        self.images += [image for _, image, _ in changes]
+        self.before += [before for _, _, before in changes]
         self.seqs += [seq] * count
         self.indexes += range(first, first + count)
         self.times += [time] * count
@@ -155,13 +161,14 @@ class Draft:
                     )
                     if not HIDDEN.fullmatch(name)
                 ]
+                before = [self._column_before(name) for name in shape.names if name in self.before_columns]
             except UnreadableRows as error:
                 for place in reversed(error.places):
                     lose(Position(self.seqs[place], self.indexes[place]), str(error))
-                    for kept in (self.images, self.operations, self.seqs, self.indexes, self.times):
+                    for kept in (self.images, self.before, self.operations, self.seqs, self.indexes, self.times):
                         del kept[place]
             else:
-                return _changes(shape.schema, shape.table, columns, shape.key, self)
+                return _changes(shape.schema, shape.table, columns, shape.key, self, before)
         return None
 
     def _column(self, name: str, reading: Reading, values: Sequence[Any]) -> Column:
@@ -176,22 +183,41 @@ class Draft:
                 f"column {name!r} of table {self.shape.schema}.{self.shape.table} {error}", error.places
             ) from None
 
+    def _column_before(self, name: str) -> Column:
+        place = self.shape.names.index(name)
+        reading = self.shape.readings[place]
+        values = [None if image is None else image[place] for image in self.before]
+        if unknown := [at for at, value in enumerate(values) if value is UNKNOWN]:
+            raise UnreadableRows(
+                f"what column {name!r} of table {self.shape.schema}.{self.shape.table} was before is not in the "
+                "binary log: see that no session has another binlog_row_image than FULL",
+                unknown,
+            )
+        try:
+            return Column(name, reading.text(values), reading.kind)
+        except UndecodableValues as error:  # the row that had it was lost, so nobody knows it by this value
+            for at in error.places:
+                values[at] = None
+            return Column(name, reading.text(values), reading.kind)
 
-def changed(draft: Draft, operation: str, data: bytes, *present: bytes) -> list[tuple[str, Image]]:
+
+def changed(draft: Draft, operation: str, data: bytes, *present: bytes) -> list[Change]:
     """What the rows of an event say. An update that changes the key is two: the old object goes, a new one comes."""
     shape = draft.shape
     full = all(_full(bitmap, len(shape.names)) for bitmap in present)
     draft.partial |= not full
     if operation != UPDATE:
-        return [(operation, images[0]) for images in shape.images(data, *present)]
-    changes = []
+        ends = operation == DELETE
+        return [(operation, image, image if ends else None) for (image,) in shape.images(data, *present)]
+    changes: list[Change] = []
     key = shape.key_places
     for before, after in shape.images(data, *present):
         if not full:
             after = [old if new is UNKNOWN else new for old, new in zip(before, after, strict=True)]
         if any(before[place] != after[place] for place in key):
-            changes.append((DELETE, before))
-        changes.append((UPDATE, after))
+            changes += [(DELETE, before, before), (UPDATE, after, None)]
+        else:
+            changes.append((UPDATE, after, before))
     return changes
 
 
@@ -202,14 +228,21 @@ def _full(bitmap: bytes, count: int) -> bool:
 def truncated(schema: str, table: str, mapping: RowMapping, seq: int, index: int, time: int) -> Changes:
     """The change that empties a table. Columns that the mapping asks for are NULL: no row is meant."""
     draft = Draft(Shape(schema, table, (), (), ()))
-    draft.add([(TRUNCATE, [])], seq, index, time)
+    draft.add([(TRUNCATE, [], None)], seq, index, time)
     names = {name for _, name in fields(mapping.object)} | {mapping.version, mapping.shard}
     names -= {None, "schema", "table", "key"}
     columns = [Column(name, pa.nulls(1, pa.string())) for name in names if name]
     return _changes(schema, table, columns, (), draft)
 
 
-def _changes(schema: str, table: str, columns: Sequence[Column], key: Sequence[str], draft: Draft) -> Changes:
+def _changes(
+    schema: str,
+    table: str,
+    columns: Sequence[Column],
+    key: Sequence[str],
+    draft: Draft,
+    before: Sequence[Column] = (),
+) -> Changes:
     times = pa.array(np.array(draft.times, np.int64) * 1_000_000).cast(pa.timestamp("us", "UTC"))
     operations = pa.array(draft.operations, pa.string())
     return Changes(
@@ -221,6 +254,7 @@ def _changes(schema: str, table: str, columns: Sequence[Column], key: Sequence[s
         np.array(draft.seqs, np.int64),
         np.array(draft.indexes, np.int32),
         times,
+        before,
     )
 
 
@@ -228,6 +262,7 @@ __all__ = [
     "DELETE",
     "INSERT",
     "UPDATE",
+    "Change",
     "Draft",
     "Shape",
     "changed",

@@ -13,7 +13,7 @@ from tidings_connectors.mysql.binlog import Begin, End, Item, Resolution, Rows, 
 from tidings_connectors.mysql.mariadb_gtid import Gtid, GtidState, after_transaction, seq_in
 from tidings_connectors.mysql.options import MysqlOptions
 from tidings_connectors.mysql.prepared import KEPT_BYTES, Held, PreparedTransactions, Undone
-from tidings_connectors.mysql.rows import Draft, Image, Shape, changed, truncated
+from tidings_connectors.mysql.rows import Change, Draft, Shape, changed, truncated
 from tidings_connectors.mysql.statements import filled_table, may_change, savepoint_of, truncated_table
 from tidings_connectors.mysql.values import MISREAD
 
@@ -201,7 +201,7 @@ class Sequencer:
     def _gather(self, rows: Rows, begun: Begin) -> None:
         draft = self._drafts.get(rows.shape)
         if draft is None:
-            draft = self._drafts[rows.shape] = Draft(rows.shape)
+            draft = self._drafts[rows.shape] = Draft(rows.shape, self._options.before_columns)
         found = self._changed(draft, rows, begun)
         first, self._index = self._index, self._index + len(found)
         if begun.gtid.seq == self._start.seq and (passed := self._start.index + 1 - first) > 0:
@@ -209,7 +209,7 @@ class Sequencer:
         draft.add(found, begun.gtid.seq, first, begun.time)
         self.count += len(found)
 
-    def _changed(self, draft: Draft, rows: Rows, begun: Begin) -> list[tuple[str, Image]]:
+    def _changed(self, draft: Draft, rows: Rows, begun: Begin) -> list[Change]:
         """What rows say; if they cannot be read, nothing, and they are lost."""
         try:
             return changed(draft, rows.operation, rows.data, *rows.present)

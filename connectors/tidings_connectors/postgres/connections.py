@@ -48,6 +48,7 @@ NOT_READY = "55000"  # a slot that is lost, an LSN that lies behind it
 OBJECT_IN_USE = "55006"
 LIMIT_EXCEEDED = "53400"
 READ_ONLY = "25006"
+ANSWERS = (NOT_READY, OBJECT_IN_USE, LIMIT_EXCEEDED)  # which the driver takes for troubles of the connection
 
 Error = psycopg2.Error
 Broken = (psycopg2.OperationalError, psycopg2.InterfaceError)
@@ -142,6 +143,8 @@ class PostgresConnection:
             try:
                 return self._rows(statement, values)
             except Broken as error:
+                if error.pgcode in ANSWERS:
+                    raise
                 self._drop()
                 if fresh:
                     raise unavailable(self._server, error) from error

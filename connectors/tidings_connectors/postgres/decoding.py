@@ -7,7 +7,7 @@ one; the transactions' marks and the rows are read column by column over all mes
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from tidings.errors import LogUnavailable
 from tidings_connectors.cdc.changes import DELETE, INSERT, TRUNCATE, UPDATE, Changes, Column
 from tidings_connectors.postgres.columns import NULL, UNCHANGED, Bytes, Ints, Mask, Texts, cut_columns, int32, int64
-from tidings_connectors.postgres.relations import KeyOf, Relation, as_json, parse_relation
+from tidings_connectors.postgres.relations import KeyOf, Relation, RelationField, as_json, parse_relation
 
 EPOCH_MICROS = 946_684_800_000_000  # from 1970 to 2000, where PostgreSQL's times begin
 BEGIN, COMMIT, RELATION, TRUNCATED = map(ord, "BCRT")
@@ -43,8 +43,14 @@ class Decoder:
     Between two calls it remembers the tables, and how far it is in a transaction that is not over.
     """
 
-    def __init__(self, key_of: KeyOf) -> None:
+    def __init__(
+        self, key_of: KeyOf, before_columns: Sequence[str] = (), has_images: Callable[[int], bool] = lambda oid: True
+    ) -> None:
+        """`before_columns` are those of which it is wanted what they were before. `has_images` is asked of a table, by
+        its oid, whether all of its rows are logged as it says itself."""
         self._key_of = key_of
+        self._before_columns = before_columns
+        self._has_images = has_images
         self._relations: dict[int, Relation] = {}
         self.open = False
         """Whether a transaction has begun and is not over."""
@@ -121,6 +127,8 @@ class Decoder:
         described: dict[int, list[tuple[int, Relation]]] = {}
         for at in np.flatnonzero(tags == RELATION).tolist():
             relation = parse_relation(messages[at], self._key_of)
+            if self._before_columns and relation.full and not self._has_images(relation.oid):
+                relation = relation.bare()
             described.setdefault(relation.oid, []).append((at, relation))
         row_at = np.flatnonzero(ROWS[tags] & (tags != TRUNCATED))
         oids = int32(data, starts[row_at] + 1)
@@ -129,18 +137,30 @@ class Decoder:
             members = row_at[oids == oid]
             for first, end, relation in self._spans(oid, described, len(messages)):
                 part = members[np.searchsorted(members, first) : np.searchsorted(members, end)]
-                if len(part):
-                    groups.append(_Rows(relation, part, data, starts[part], tags[part]))
+                for its, those in self._by_images(relation, part, data, starts, tags):
+                    groups.append(_Rows(its, those, data, starts[those], tags[those], self._before_columns))
         for at in np.flatnonzero(tags == TRUNCATED).tolist():
             count = struct.unpack_from("!i", messages[at], 1)[0]
             truncated = struct.unpack_from(f"!{count}I", messages[at], 6)
             for number, oid in enumerate(truncated):
                 spans = self._spans(oid, described, len(messages))
                 relation = next(relation for first, end, relation in spans if first <= at < end)
-                groups.append(_Truncations(relation, np.array([at]), count, number))
+                groups.append(_Truncations(relation, np.array([at]), count, number, self._before_columns))
         for oid, versions in described.items():
             self._relations[oid] = versions[-1][1]
         return groups
+
+    def _by_images(
+        self, relation: Relation, at: Ints, data: Bytes, starts: Ints, tags: Bytes
+    ) -> Iterator[tuple[Relation, Ints]]:
+        """Rows of a table; apart from the others, those that lack an old row though the table says that it has them:
+        they were logged by a partition that had none."""
+        lacking = np.zeros(len(at), bool)
+        if self._before_columns and relation.full:
+            lacking = (tags[at] == UPDATED) & (data[starts[at] + 5] == NEW)
+        for its, which in ((relation, ~lacking), (relation.bare(), lacking)):
+            if which.any():
+                yield its, at[which]
 
     def _spans(
         self, oid: int, described: dict[int, list[tuple[int, Relation]]], end: int
@@ -158,8 +178,9 @@ class Decoder:
 class _Truncations:
     """One table of a message that several may have been truncated."""
 
-    def __init__(self, relation: Relation, at: Ints, count: int, number: int) -> None:
+    def __init__(self, relation: Relation, at: Ints, count: int, number: int, before_columns: Sequence[str]) -> None:
         self.at = at
+        self._before_columns = before_columns
         self.counts = np.array([count])
         self.within = np.array([number])
         self.relation = relation
@@ -168,7 +189,8 @@ class _Truncations:
         """The change."""
         nothing, unknown = pa.nulls(1, pa.string()), pa.array([True])
         columns = [Column(field.name, nothing, field.kind, unknown) for field in self.relation.fields]
-        return _changes(self.relation, columns, pa.array([TRUNCATE]), seqs, indexes, times)
+        before = [Column(field.name, nothing) for field, _ in _known_before(self.relation, self._before_columns)]
+        return _changes(self.relation, columns, pa.array([TRUNCATE]), seqs, indexes, times, before)
 
 
 class _Rows:
@@ -176,7 +198,9 @@ class _Rows:
 
     within = None
 
-    def __init__(self, relation: Relation, at: Ints, data: Bytes, starts: Ints, tags: Bytes) -> None:
+    def __init__(
+        self, relation: Relation, at: Ints, data: Bytes, starts: Ints, tags: Bytes, before_columns: Sequence[str]
+    ) -> None:
         self.at = at
         self.relation = relation
         self._data = data
@@ -184,6 +208,9 @@ class _Rows:
         first, ends = cut_columns(data, starts + 6, len(relation.fields))
         both = np.flatnonzero((tags == UPDATED) & (marks != NEW))  # an old row, and then a new one
         self.counts = np.ones(len(at), np.int64)
+        # A column of the identity that comes without an old row is as it was.
+        self._before = [(field, first[place]) for field, place in _known_before(relation, before_columns)]
+        self._member = np.arange(len(at))
         if len(both) == 0:
             self._values = first
             self._tags, self._by_key = tags, marks == KEY
@@ -192,7 +219,7 @@ class _Rows:
         changed = self._key_changed([one.pick(both) for one in first], second)
         self.counts[both[changed]] = 2
         # Which message each change is of, and whether it is the old row of it or the new one.
-        member = np.repeat(np.arange(len(at)), self.counts)
+        self._member = member = np.repeat(np.arange(len(at)), self.counts)
         old = np.ones(len(at), bool)
         old[both] = False
         is_old = old[member] | ((self.counts[member] == 2) & (_subnumbers(self.counts) == 0))
@@ -233,7 +260,17 @@ class _Rows:
             operations = pa.repeat(pa.scalar(_OPERATIONS[int(self._tags[0])]), len(seqs))
         else:
             operations = _NAMES.take(pa.array(np.searchsorted(_TAGS, self._tags)))
-        return _changes(self.relation, columns, operations, seqs, indexes, times)
+        return _changes(self.relation, columns, operations, seqs, indexes, times, self._columns_before())
+
+    def _columns_before(self) -> list[Column]:
+        if not self._before:
+            return []
+        renamed = (self._tags == UPDATED) & (self.counts[self._member] == 2)
+        rows = pa.array(self._member, mask=(self._tags == INSERTED) | renamed)
+        return [
+            Column(field.name, as_json(texts.array(self._data), field.kind).take(rows), field.kind)
+            for field, texts in self._before
+        ]
 
 
 _OPERATIONS = {DELETED: DELETE, INSERTED: INSERT, UPDATED: UPDATE}
@@ -248,8 +285,16 @@ def _changes(
     seqs: Ints,
     indexes: npt.NDArray[np.int32],
     times: pa.TimestampArray,
+    before: list[Column],
 ) -> Changes:
-    return Changes(relation.schema, relation.table, columns, relation.key, operations, seqs, indexes, times)
+    return Changes(relation.schema, relation.table, columns, relation.key, operations, seqs, indexes, times, before)
+
+
+def _known_before(relation: Relation, names: Sequence[str]) -> Iterator[tuple[RelationField, int]]:
+    """Of these columns, those that are known as they were before, and the place of each."""
+    for place, field in enumerate(relation.fields):
+        if field.identity and field.name in names:
+            yield field, place
 
 
 def _subnumbers(counts: Ints) -> Ints:

@@ -22,6 +22,7 @@ from tidings.positions import Position, Positions
 from tidings_connectors.cdc.changes import INSERT, Changes, Column, Kind
 from tidings_connectors.cdc.mapping import RowMapping, updates_of
 from tidings_connectors.cdc.positions import RowsLeftOut
+from tidings_connectors.postgres.connections import quoted_name
 
 UNNAMED = (
     "its replica identity does not tell its key, and the key was changed since they were written, so name it by the "
@@ -38,6 +39,8 @@ class TableForm(NamedTuple):
     table: str
     columns: tuple[tuple[str, Kind], ...]
     key: tuple[str, ...]
+    before: tuple[str, ...]
+    """The columns that are logged as they were before, as far as that is wanted."""
 
     @property
     def name(self) -> str:
@@ -47,7 +50,8 @@ class TableForm(NamedTuple):
 def form_of(changes: Changes) -> TableForm:
     """The form of a table that changed."""
     columns = tuple((column.name, column.kind) for column in changes.columns)
-    return TableForm(changes.schema, changes.table, columns, tuple(changes.key))
+    before = tuple(column.name for column in changes.before)
+    return TableForm(changes.schema, changes.table, columns, tuple(changes.key), before)
 
 
 @dataclass
@@ -150,7 +154,20 @@ class LeftOutTables:
         for table, spans in self._spans.items():
             yield from ((table, span) for span in spans)
 
+    def without_images(self, form: TableForm) -> str | None:
+        """Why it is not known what rows of a table were before, if that is wanted; None if it is known."""
+        for name, _ in form.columns:
+            if name in self._mapping.before_columns and name not in form.before:
+                return (
+                    f"table {form.name} does not log what column {name!r} was before, which the stream's option "
+                    "'before' needs; so for it, and for each of its partitions if it has any: "
+                    f"ALTER TABLE {quoted_name(form.schema)}.{quoted_name(form.table)} REPLICA IDENTITY FULL"
+                )
+        return None
+
     def _reason(self, form: TableForm) -> str | None:
+        if (lacking := self.without_images(form)) is not None:
+            return lacking
         nothing = pa.nulls(1, pa.string())
         row = Changes(
             form.schema,

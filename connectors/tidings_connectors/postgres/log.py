@@ -8,14 +8,15 @@ REPLICATION.
 A position's `seq` is where the transaction's commit is in the WAL, as a number; its `index` counts the rows of the
 transaction. The stream has one replication slot, which is never read from: it stands where the slowest flow stands, so
 that the server keeps what is still needed, and each reader reads a copy of it that goes with its connection. So a
-server needs a replication slot for each stream and each reader.
+server needs a replication slot for each stream and each reader; and one more if flows are far from each other, see
+`lead`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from tidings.logs import Reader
@@ -61,7 +62,7 @@ class PostgresLog(TailedLogBase):
         with log._closed_on_error():
             there = log._slot.there()
             log._check(slots=1 if there else 2)
-            log._tables.warn()
+            log._tables.check()
             if log._snapshot is not None and log._options.snapshot:
                 log._snapshot.take(again=not there)  # which makes the slot
             elif not there:
@@ -120,6 +121,11 @@ class PostgresLog(TailedLogBase):
         # A transaction that has only begun to be read is sent again from here, and so is the one that ends here.
         self._slot.advance(self._release_snapshots(upto).seq)
         self._left_out.forget(min(upto[shard] for shard in range(self._stream.shards)))
+
+    def followers_at(self, stands: Sequence[Position]) -> None:
+        """Spare those who are far ahead of the slowest the way from there."""
+        floor = self._slot.state(STATE_MAX_AGE_S).floor.seq  # nobody is further back, wherever one begins
+        self._slot.lead.follow([max(floor, at.seq) for at in stands])
 
     def distance(self, after: Position, upto: Position) -> int:
         """About how many rows lie between, by the bytes of WAL."""

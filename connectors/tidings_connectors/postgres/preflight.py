@@ -13,7 +13,8 @@ SELECT current_setting('server_version_num')::int, current_setting('wal_level'),
        current_setting('server_encoding'), current_database(), current_user::text,
        (SELECT rolreplication OR rolsuper FROM pg_roles WHERE rolname = current_user),
        EXISTS (SELECT FROM pg_publication WHERE pubname = %s),
-       current_setting('max_replication_slots')::int - (SELECT count(*)::int FROM pg_replication_slots),
+       current_setting('max_replication_slots')::int
+       - (SELECT count(*)::int FROM pg_replication_slots WHERE slot_name <> %s),
        current_setting('max_wal_senders')::int,
        current_setting('max_wal_senders')::int - (SELECT count(*)::int FROM pg_stat_replication)
 """
@@ -24,7 +25,7 @@ def check_server(
 ) -> None:
     """Raise unless the server can be tailed, with so many more replication slots."""
     with translating_errors(server):
-        facts = connection.row(FACTS, (publication,))
+        facts = connection.row(FACTS, (publication, slot.lead.name))
     version, wal_level, encoding, database, role, may_replicate, published, free, most_senders, free_senders = facts
     if version < OLDEST * 10_000:
         raise LogUnavailable(

@@ -20,6 +20,7 @@ from tidings.updates import SCHEMA
 from tidings_connectors.cdc.changes import Changes
 from tidings_connectors.cdc.mapping import updates_of
 from tidings_connectors.cdc.positions import chosen, later
+from tidings_connectors.postgres.before_images import BeforeImages
 from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
     UNDEFINED_OBJECT,
@@ -38,7 +39,8 @@ from tidings_connectors.postgres.left_out import LeftOutTables, form_of
 from tidings_connectors.postgres.options import PostgresOptions
 from tidings_connectors.postgres.publications import NotPublished, PostgresPublication
 from tidings_connectors.postgres.relations import KnownKey
-from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot, lsn_text
+from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot
+from tidings_connectors.postgres.wal import lsn_text
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
 LINGER_S = 0.001  # and for more, when something came
@@ -78,7 +80,8 @@ class PostgresReader:
         self._copy = ""
         self._failed: Error | None = None
         self._polling = select.poll()
-        self._decoder = Decoder(self._key_of)
+        self._images = BeforeImages(server, connection)
+        self._decoder = self._new_decoder()
         self._start = Position(0, -1)
         self._read_upto = 0
         """Where in the WAL all transactions were read that are over."""
@@ -147,35 +150,28 @@ class PostgresReader:
         return True
 
     def _open(self, after: Positions) -> None:
-        """Copy the slot, and begin to read the copy where the first of the shards stands."""
+        """Copy a slot, and begin to read the copy where the first of the shards stands."""
         self._drop()
         if self._closed:
             raise LogUnavailable("the reader was closed")
         self._slot.check(self._slot.readable_state(), after)
         start = min(after.values())
-        self._copy = name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
         with contextlib.ExitStack() as failed:
             self._replication = self._server.replicate()
             failed.callback(self._drop)
             self._cursor = self._replication.cursor()
             try:
-                self._cursor.execute("SELECT pg_copy_logical_replication_slot(%s, %s, true)", (self._slot.name, name))
-                self._cursor.execute(
-                    "SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint FROM pg_replication_slots "
-                    "WHERE slot_name = %s",
-                    (name,),
-                )
+                floor = self._copied_before(start)
             except Error as error:
                 self._slot.check(self._slot.readable_state(), after)  # says so if the slot was lost, or just went away
                 few = error.pgcode == LIMIT_EXCEEDED
                 raise (self._slot.too_few() if few else unavailable(self._server, error)) from error
             # The server would go forward to this place in silence.
-            floor = Position(self._cursor.fetchone()[0], -1)
             self._slot.check(self._slot.state()._replace(floor=floor), after)
             self._replication.notices.clear()
             with translating_errors(self._server):
                 self._cursor.start_replication_expert(
-                    f"START_REPLICATION SLOT {quoted_name(name)} LOGICAL {lsn_text(start.seq)} "
+                    f"START_REPLICATION SLOT {quoted_name(self._copy)} LOGICAL {lsn_text(start.seq)} "
                     f"(proto_version '1', publication_names {self._publication.names})",
                     decode=False,
                     status_interval=STATUS_INTERVAL_S,
@@ -183,8 +179,33 @@ class PostgresReader:
             failed.pop_all()
         self._polling = select.poll()  # select() takes no more than the first 1,024 files of a process
         self._polling.register(self._replication, select.POLLIN)
-        self._decoder = Decoder(self._key_of)
+        self._decoder = self._new_decoder()
         self._start, self._read_upto, self._seen, self._failed = start, start.seq, {}, None
+
+    def _copied_before(self, start: Position) -> Position:
+        """Copy the slot from which the server has the shortest way to this place; where the copy stands."""
+        lead = self._slot.lead
+        if lead.serves(start.seq):
+            with contextlib.suppress(Error):
+                if (floor := self._copied(lead.name)) <= start:
+                    return floor
+                self._cursor.execute("SELECT pg_drop_replication_slot(%s)", (self._copy,))  # it was moved meanwhile
+        try:
+            return self._copied(self._slot.name)
+        except Error as error:
+            if error.pgcode != LIMIT_EXCEEDED or not lead.drop():
+                raise
+        return self._copied(self._slot.name)
+
+    def _copied(self, slot: str) -> Position:
+        """Copy a slot; where the copy stands."""
+        self._copy = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
+        self._cursor.execute("SELECT pg_copy_logical_replication_slot(%s, %s, true)", (slot, self._copy))
+        self._cursor.execute(
+            "SELECT (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint FROM pg_replication_slots WHERE slot_name = %s",
+            (self._copy,),
+        )
+        return Position(self._cursor.fetchone()[0], -1)
 
     def _next(self, after: Positions, limit: int) -> pa.Table:
         """The next rows. A transaction that was read in part before is gone through in one go up to there."""
@@ -286,6 +307,9 @@ class PostgresReader:
             rows = rows.take(np.lexsort((rows["index"].to_numpy(), rows["seq"].to_numpy())))
         self._seen |= ends(rows)
         return chosen(rows, later(rows, after))
+
+    def _new_decoder(self) -> Decoder:
+        return Decoder(self._key_of, self._options.before_columns, self._images.of_all_partitions)
 
     def _key_of(self, oid: int, table: str, columns: Sequence[str]) -> KnownKey:
         return self._keys.key_of(oid, table, columns, self._copy)

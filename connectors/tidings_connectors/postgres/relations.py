@@ -47,6 +47,13 @@ class Relation:
     key: tuple[str, ...]
     key_known_from: int = 0
     """Of rows in transactions before this place it is not known what the key was."""
+    full: bool = False
+    """Whether old rows come with all columns, as far as the table itself says so."""
+
+    def bare(self) -> Relation:
+        """The same table, without old rows."""
+        fields = tuple(field._replace(identity=False) for field in self.fields)
+        return dataclasses.replace(self, fields=fields, full=False)
 
 
 class KnownKey(NamedTuple):
@@ -77,7 +84,7 @@ def parse_relation(message: bytes, key_of: KeyOf) -> Relation:
         known = key_of(oid, f"{schema}.{table}", [field.name for field in fields])
     else:
         known = KnownKey(tuple(field.name for field in fields if field.identity))
-    return Relation(oid, schema or "pg_catalog", table, tuple(fields), *known)
+    return Relation(oid, schema or "pg_catalog", table, tuple(fields), *known, full=identity == b"f")
 
 
 def _text(message: bytes, at: int) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """The replication slot of a stream: what it holds for us, and how it is made and moved.
 
-The slot itself is never read from. It stands where the slowest flow stands, and each reader reads a copy of it.
+The slot itself is never read from. It stands where the slowest flow stands, and each reader reads a copy of it, or of
+the one that is kept ahead of it for those who are.
 """
 
 from __future__ import annotations
@@ -26,17 +27,13 @@ from tidings_connectors.postgres.connections import (
     translating_errors,
     unavailable,
 )
+from tidings_connectors.postgres.lead import DROP, LeadSlot
+from tidings_connectors.postgres.wal import LOST, lsn_text
 
 PATIENCE_S = 5.0  # with transactions that are open when the slot is made
 WAITING = "PostgreSQL at %s waits for transactions that are open before it makes replication slot %r (pg_stat_activity)"
 STATE_MAX_AGE_S = 0.2  # which is good enough for those who ask again and again
 
-# Columns that only later versions have are looked up in the row as JSON.
-LOST = """
-coalesce(to_jsonb(slot)->>'wal_status' = 'lost', false)
-OR coalesce(to_jsonb(slot)->>'conflicting' = 'true', false)
-OR coalesce(to_jsonb(slot)->>'invalidation_reason', '') <> ''
-"""
 STATE = f"""
 SELECT (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END
         - '0/0'::pg_lsn)::bigint,
@@ -66,6 +63,8 @@ class Slot:
 
     def __init__(self, server: PostgresServer, connection: PostgresConnection, stream: str, name: str) -> None:
         self.name = name
+        self.lead = LeadSlot(server, connection, name)
+        """The one ahead of it, which never stays without it."""
         self._server = server
         self._connection = connection
         self._moving = PostgresConnection(server)  # what may take long makes nobody else wait
@@ -91,6 +90,7 @@ class Slot:
         asked = time.monotonic()
         state = self.found()
         if state is None:
+            self.lead.drop()
             raise self.missing()
         with self._lock:
             if not state.lost:
@@ -102,7 +102,10 @@ class Slot:
             return state
 
     def readable_state(self) -> SlotState:
-        """What the slot holds. One that is lost holds nothing, and never will: it is made anew first."""
+        """What the slot holds. One that is lost holds nothing, and never will: it is made anew first.
+
+        If the one ahead of it is not lost, those who are there lose nothing.
+        """
         state = self.state()
         if not state.lost:
             return state
@@ -119,7 +122,8 @@ class Slot:
             if error.pgcode != UNDEFINED_OBJECT:  # else somebody else has just dropped it
                 with translating_errors(self._server):
                     raise
-        self.create()
+        if not self.lead.take_place():
+            self.create()
         return self.state()
 
     def create(self) -> None:
@@ -127,6 +131,7 @@ class Slot:
 
         The server waits until all transactions are over that were open when it began, which may be long.
         """
+        self.lead.drop()
         told = threading.Timer(PATIENCE_S, logger.warning, (WAITING, self._server, self.name))
         told.start()
         try:
@@ -142,18 +147,23 @@ class Slot:
 
     def drop(self) -> None:
         """Have the server keep nothing for it any more."""
+        name = self.name
         try:
             if self.there():
-                self._moving.rows("SELECT pg_drop_replication_slot(%s)", (self.name,))
+                self._moving.rows("SELECT pg_drop_replication_slot(%s)", (name,))
+            name = self.lead.name  # which nobody can make any more
+            self._moving.rows(DROP, (name,))
         except (LogUnavailable, Error) as error:
             reason = error if isinstance(error, LogUnavailable) else unavailable(self._server, error)
             raise LogUnavailable(
-                f"{reason}; as long as replication slot {self.name!r} is there the server keeps all of its WAL: SELECT "
-                f"pg_drop_replication_slot({quoted_text(self.name)})"
+                f"{reason}; as long as replication slot {name!r} is there the server keeps all of its WAL: SELECT "
+                f"pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name IN "
+                f"({quoted_text(self.name)}, {quoted_text(self.lead.name)})"
             ) from error
 
     def replace(self, other: str) -> None:
         """Have it stand where another slot stands, and hold what that one holds."""
+        self.lead.drop()
         with translating_errors(self._server):
             if self.there():
                 self._moving.rows("SELECT pg_drop_replication_slot(%s)", (self.name,))
@@ -177,8 +187,9 @@ class Slot:
                     raise
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Let go of the connections."""
         self._moving.close()
+        self.lead.close()
 
     def check(self, state: SlotState, after: Positions) -> None:
         """Raise unless a reader that stands at these positions can be served."""
@@ -234,12 +245,3 @@ class Slot:
             )
         low = Position(floor or 0, -1)
         return SlotState(low, max(low, Position(head or 0, -1)), recovering, lost)
-
-
-def lsn_text(lsn: int) -> str:
-    """A place in the WAL as PostgreSQL writes it.
-
-    >>> lsn_text(2**32 + 255)
-    '1/FF'
-    """
-    return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"

@@ -23,6 +23,7 @@ from tidings.positions import Bounds, Position
 from tidings_connectors.cdc import snapshot
 from tidings_connectors.cdc.changes import Column, Kind
 from tidings_connectors.cdc.snapshot import ConsistentState, Piece
+from tidings_connectors.postgres.before_images import partitions_are_full
 from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
     Error,
@@ -38,7 +39,7 @@ from tidings_connectors.postgres.relations import KINDS, as_json
 from tidings_connectors.postgres.slots import Slot
 
 # What a publication has of a table is told from PostgreSQL 15 on; before that it has all of it.
-TABLES = """
+TABLES = f"""
 WITH keys AS (
     SELECT indrelid, indisprimary, indisreplident, (indkey::int2[])[0:indnkeyatts - 1] AS key FROM pg_index
 )
@@ -48,7 +49,10 @@ SELECT published.schemaname, published.tablename, class.relkind = 'p', class.rel
        (SELECT jsonb_agg(jsonb_build_array(attribute.attname, attribute.atttypid::int8,
                                            format_type(attribute.atttypid, attribute.atttypmod),
                                            array_position(chunks.key, attribute.attnum),
-                                           attribute.attnum = ANY (coalesce(named.key, chunks.key)))
+                                           attribute.attnum = ANY (coalesce(named.key, chunks.key)),
+                                           CASE class.relreplident WHEN 'f' THEN {partitions_are_full("class.oid")}
+                                           WHEN 'n' THEN false
+                                           ELSE attribute.attnum = ANY (coalesce(named.key, chunks.key)) END)
                          ORDER BY attribute.attnum)
         FROM pg_attribute attribute
         WHERE attribute.attrelid = class.oid AND attribute.attnum > 0 AND NOT attribute.attisdropped
@@ -69,13 +73,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A column: its place in the primary key, if it has one, and whether it names the object."""
+    """A column: its place in the primary key, if it has one, whether it names the object, and whether old rows have
+    it."""
 
     name: str
     oid: int
     type: str
     order: int | None
     key: bool
+    identity: bool
 
     @property
     def kind(self) -> Kind:
@@ -107,7 +113,8 @@ class PostgresTable:
     def form(self) -> TableForm:
         """What it looks like in the log."""
         columns = tuple((column.name, column.kind) for column in self.columns)
-        return TableForm(self.schema, self.table, columns, tuple(self.key))
+        before = tuple(column.name for column in self.columns if column.identity)
+        return TableForm(self.schema, self.table, columns, tuple(self.key), before)
 
     @property
     def key(self) -> list[str]:
@@ -217,10 +224,15 @@ class PostgresTables:
             seq = (int(high, 16) << 32) + int(low, 16) - 1
             yield ConsistentState(seq, time, [table for table in tables if self._fits(table, seq)])
 
-    def warn(self) -> None:
-        """Say of which tables rows will be left out."""
+    def check(self) -> None:
+        """Raise unless the tables log what rows were before, if that is wanted.
+
+        It is said of which tables rows will be left out.
+        """
         with translating_errors(self._server), contextlib.closing(self._server.connect()) as connection:
             for table in self._published(connection):
+                if (lacking := self._left_out.without_images(table.form)) is not None:
+                    raise LogUnavailable(lacking)
                 if (reason := self._left_out.reason(table.form)) is not None:
                     logger.warning("rows of table %s will be left out: %s", table.form.name, reason)
 

@@ -18,7 +18,7 @@ from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
 from tidings.errors import ENDING, InvalidOption, TidingsError
 from tidings.flows import Flow
-from tidings.logs import TailedLog
+from tidings.logs import FollowedLog, TailedLog
 from tidings.positions import Position, Positions
 from tidings.publisher.pump import Pump
 
@@ -121,6 +121,8 @@ class Reporter:
             heads = {shard: held.head for shard, held in pump.log.bounds().items()}
             # A marker beyond the end is of a time before the datastore was restored.
             if upto is not None and all(at <= heads[shard] for shard, at in upto.items()):
+                if isinstance(pump.log, FollowedLog):
+                    pump.log.followers_at([marker.position for marker in markers.values()])
                 pump.log.confirm(upto)
 
 

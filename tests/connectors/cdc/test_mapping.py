@@ -129,6 +129,20 @@ def test_what_an_update_says_does_not_hang_on_the_rows_beside_it(sizes: list[lis
         assert sum(len(row["attributes"].get(name, "")) for name in "abc") <= MAX_LISTED_BYTES
 
 
+def test_what_columns_were_before_shares_their_room() -> None:
+    made = changes({"id": ["1", "2"], "a": ["x", "y" * 2**20]}, operations=["update", "delete"])
+    made = replace(made, before=[Column("a", pa.array(["w", "y" * 2**20]))])
+    first, second = rows(made, attributes=["a"], before=True, payload="none")
+    assert (first["attributes"]["before.a"], first["attributes"]["a"]) == ("w", "x")
+    assert second["attributes"]["attributes"] == "left out: too large: a, before.a"
+
+
+@pytest.mark.parametrize("names", [[], ["a", "before.a"]])
+def test_what_columns_were_before_needs_columns_and_names_of_its_own(names: list[str]) -> None:
+    with pytest.raises(ValidationError, match="that the option 'attributes' lists"):
+        RowMapping(attributes=names, before=True)
+
+
 @pytest.mark.parametrize(
     ("options", "problem"),
     [

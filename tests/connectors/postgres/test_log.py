@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from psycopg2.extras import LogicalReplicationConnection
 from pyspark.sql import SparkSession
 
 from tests.support import postgres_server
@@ -269,6 +270,29 @@ def test_what_all_shards_have_passed_is_confirmed_and_no_more(log: PostgresLog, 
     assert confirmed(items) == upto[0].seq
 
 
+@contextlib.contextmanager
+def in_use(items: Database, slot: str) -> Iterator[None]:
+    """Somebody else has a slot, as one who just moves it."""
+    active = f"SELECT 1 FROM pg_replication_slots WHERE slot_name = '{slot}' AND active"
+    connection = items.server.connect(items.name, LogicalReplicationConnection)
+    with contextlib.closing(connection), connection.cursor() as cursor:
+        cursor.start_replication(slot, options={"proto_version": "1", "publication_names": "everything"})
+        eventually(lambda: bool(items.execute(active)))
+        yield
+    eventually(lambda: not items.execute(active))
+
+
+def test_a_slot_that_somebody_else_moves_just_now_is_moved_the_next_time(log: PostgresLog, items: Database) -> None:
+    start = confirmed(items)
+    insert(items, 1, 10)
+    stands = Positions(dict.fromkeys(range(4), log._slot.state().head))
+    with in_use(items, f"tidings_{items.name}"):
+        log.confirm(stands)
+        assert confirmed(items) == start
+    log.confirm(stands)
+    assert confirmed(items) == stands[0].seq
+
+
 def test_a_position_that_was_let_go_is_reported_with_exact_positions(log: PostgresLog, items: Database) -> None:
     insert(items, 1, 10)
     with reading(log) as reader:
@@ -359,7 +383,7 @@ def test_spark_reads_a_range_and_follows(spark: SparkSession, log: PostgresLog, 
         ({}, r"needs the option 'publication'"),
         (
             {"publication": "p", "colour": "red"},
-            r"an option 'colour', which .* knows attributes, heartbeat, keys, object",
+            r"an option 'colour', which .* knows attributes, before, heartbeat, keys, object",
         ),
         ({"publication": "p", "slot": "No"}, r"option 'slot' of stream 'shop' cannot be used: string should match"),
         ({"publication": "p", "object": "{"}, r"option 'object' of stream 'shop' cannot be used: '{' is no template"),
