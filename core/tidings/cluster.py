@@ -60,7 +60,7 @@ class Cluster(Catalogue):
         from tidings.publisher.publisher import Publisher
 
         for stream in streams or ():
-            self.stream(stream)
+            self.streams_named(stream)
         return Publisher(self.coordination, streams, spark=spark, **options)
 
     def pipeline(self, name: str, **options: Any) -> Pipeline:
