@@ -13,6 +13,7 @@ from kazoo.exceptions import NoNodeError
 from tidings.applications import Application, start_problems
 from tidings.collection import check_collection
 from tidings.coordination.membership import sweep
+from tidings.coordination.origins import note_origin
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.errors import (
     ApplicationExists,
@@ -27,7 +28,7 @@ from tidings.errors import (
     UnknownStream,
 )
 from tidings.filters import Filter
-from tidings.logs import WritableLog, abandon_log, create_log, is_tailed
+from tidings.logs import Log, MovableLog, WritableLog, abandon_log, create_log, is_tailed
 from tidings.names import check_name
 from tidings.publisher.balancing import strategy
 from tidings.stream_definition import DEFAULT_SHARDS, StreamDefinition
@@ -120,7 +121,8 @@ class Catalogue:
                 f"{', '.join(changed)}; `tidings apply` changes what can be changed"
             )
         try:
-            create_log(definition).close()
+            with contextlib.closing(create_log(definition)) as log:
+                self._note_origin(definition, log)
         except BaseException:
             if made:
                 self.coordination.delete("streams", name)
@@ -260,6 +262,12 @@ class Catalogue:
         if definition.name != name:
             raise InvalidOption(f"what ZooKeeper holds at {place} is of {definition.name!r}: mend or delete it")
         return definition
+
+    def _note_origin(self, definition: StreamDefinition, log: Log) -> None:
+        """Note what the datastore is known by; if it does not tell, a publisher will ask it again."""
+        with contextlib.suppress(LogUnavailable):
+            if isinstance(log, MovableLog) and (known := log.origin()) is not None:
+                note_origin(self.coordination, known, definition)
 
     def _family(self, name: str) -> list[Stream]:
         """The streams of a family; none if a stream has that name, or it is nobody's."""

@@ -17,6 +17,7 @@ from tidings.config.spec import Spec, log_key, stream_key
 from tidings.config.yaml_lines import Key, Mistakes
 from tidings.errors import InvalidConfig, LogMismatch, TidingsError
 from tidings.logs import create_log, is_tailed, open_log, placing, redefine_log
+from tidings.moves import check_move, moved_logs, prepare_move
 from tidings.pipelines.check import check_stage
 from tidings.plugins import load
 from tidings.publisher.balancing import strategy
@@ -57,7 +58,7 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
     actions = []
     for definition in wanted.values():
         _check_family(definition, streams, mistakes)
-        actions.append(_plan_stream(definition, there, mistakes))
+        actions.append(_plan_stream(definition, there, cluster, mistakes))
     families = {definition.family for definition in wanted.values()} - {""}
     left = sorted(name for name in there.keys() - wanted.keys() if there[name].family in families)
     actions += [Action("stream", name, "unchanged", f"not in the file: `tidings streams drop {name}`") for name in left]
@@ -85,6 +86,10 @@ def execute(action: Action, cluster: Cluster) -> None:
     if action.kind == "stream" and action.verb == "create":
         cluster.define_stream(StreamDefinition.from_json(action.after))
         return
+    if action.kind == "stream" and action.before is not None:
+        known, wanted = StreamDefinition.from_json(action.before), StreamDefinition.from_json(action.after)
+        if moved_logs(known, wanted):
+            prepare_move(cluster, known, wanted)
     if action.kind == "stream" and (action.before or {}).get("options") != action.after.get("options"):
         # Whatever is wrong with them is told before publishers go by them.
         create_log(StreamDefinition.from_json(action.after)).close()
@@ -107,7 +112,7 @@ def _is_retained_otherwise(before: Mapping[str, Any], after: dict[str, Any]) -> 
     return not same and not is_tailed(StreamDefinition.from_json(after))
 
 
-def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -> Action:
+def _plan_stream(wanted: StreamDefinition, there: Streams, cluster: Cluster, mistakes: Mistakes) -> Action:
     key = stream_key(wanted)
     known = there.get(wanted.name)
     after = wanted.to_json()
@@ -119,8 +124,7 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
         return Action("stream", wanted.name, "create", f"{wanted.shards} shards in {wanted.log}", None, after)
     if known.shards != wanted.shards:
         mistakes.blame((*key, "shards"), f"the stream has {known.shards} shards; that cannot become {wanted.shards}")
-    if known.log != wanted.log:
-        mistakes.blame(log_key(wanted), f"the stream's log is {known.log}; that cannot become {wanted.log}")
+    warnings = _check_moves(known, wanted, there, cluster, mistakes)
     if known.options != wanted.options:
         _found(lambda: _check_placing(known, wanted, (*key, "options"), mistakes), (*key, "options"), mistakes)
     if known == wanted:
@@ -133,6 +137,8 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
         )
         if old != new
     ]
+    if known.log != wanted.log:
+        changes.append(f"log {known.log} → {wanted.log}")
     changes += [
         f"{word} {dict(old)} → {dict(new)}"
         for word, old, new in (
@@ -145,7 +151,7 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
     ]
     if known.family != wanted.family:
         changes.append(f"family {known.family or 'none'} → {wanted.family or 'none'}")
-    return Action("stream", wanted.name, "change", ", ".join(changes), known.to_json(), after)
+    return Action("stream", wanted.name, "change", ", ".join(changes), known.to_json(), after, tuple(warnings))
 
 
 def _check_family(wanted: StreamDefinition, streams: Streams, mistakes: Mistakes) -> None:
@@ -154,6 +160,21 @@ def _check_family(wanted: StreamDefinition, streams: Streams, mistakes: Mistakes
         mistakes.blame(stream_key(wanted), f"cannot have `logs`: there is a stream {wanted.family!r} with one `log`")
     if members := [one.name for one in streams.values() if one.family == wanted.name]:
         mistakes.blame(stream_key(wanted), f"cannot be one stream: it is a family ({', '.join(sorted(members))})")
+
+
+def _check_moves(
+    known: StreamDefinition, wanted: StreamDefinition, there: Streams, cluster: Cluster, mistakes: Mistakes
+) -> list[str]:
+    """Blame addresses at which the stream's datastore is not; what an operator should know of the others."""
+    warnings = []
+    for replica in moved_logs(known, wanted) if known.shards == wanted.shards else ():
+        key = log_key(wanted) if replica is None else (*stream_key(wanted), "replicas", replica)
+        _check_free(wanted, there, key, mistakes)
+        try:
+            warnings += check_move(cluster, known, wanted, replica)
+        except TidingsError as error:
+            mistakes.blame(key, str(error))
+    return warnings
 
 
 def _check_placing(known: StreamDefinition, wanted: StreamDefinition, key: Key, mistakes: Mistakes) -> None:
@@ -169,10 +190,14 @@ def _check_placing(known: StreamDefinition, wanted: StreamDefinition, key: Key, 
             )
 
 
-def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:
+def _check_free(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:
     for other in there.values():
-        if other.log == wanted.log:
+        if other.log == wanted.log and other.name != wanted.name:
             mistakes.blame(key, f"is the log of stream {other.name!r} in this cluster; each stream has its own")
+
+
+def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:
+    _check_free(wanted, there, key, mistakes)
     if not _found(lambda: load("tidings.logs", split_address(wanted.log)[0]), key, mistakes):
         return
     try:

@@ -21,7 +21,7 @@ from tidings.cli.options import (
     logs,
     size,
 )
-from tidings.cli.output import emit, note, print_fields, print_table, refuse
+from tidings.cli.output import emit, note, print_fields, print_table, refuse, warn
 from tidings.cli.publish import EXAMPLES as PUBLISH_EXAMPLES
 from tidings.cli.publish import publish_command
 from tidings.cli.shard_bounds import Held, held, total
@@ -175,6 +175,52 @@ def describe_command(
     emit({**definition, "held": shards}, json, show)
     if problem:
         raise problem
+
+
+@streams.command(
+    "move",
+    short_help="Read a stream at another address of its datastore.",
+    epilog="""\b
+Examples:
+  tidings streams move shop --log postgres:postgresql://tail@db-2/shop --dry-run
+  tidings streams move shop --replica east=mysql:mysql://tail@db-3/shop
+""",
+)
+def move_command(
+    name: Name,
+    log: Annotated[
+        str | None, typer.Option(metavar="SCHEME:PLACE", help="Where its log is now.", show_default=False)
+    ] = None,
+    replica: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SCHEME:PLACE", help="Where one of its replicas is now; may be repeated.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Look whether it can be done, and do nothing.")] = False,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Have a stream be read at another address, if the very same datastore is there; publishers follow within seconds.
+
+    What a datastore is known by was noted when the stream was made and while it was read, so the old address need not
+    answer any more.
+    """
+    from tidings.logs import resolve_log
+
+    if log is None and not replica:
+        raise refuse("nothing is to be moved: say where the log is now, by --log or --replica")
+    with connected(zookeeper, timeout) as cluster:
+        places = {key: resolve_log(where, Path.cwd()) for key, where in key_texts(replica).items()}
+        told = cluster.move_stream(
+            name, None if log is None else resolve_log(log, Path.cwd()), replicas=places, dry_run=dry_run
+        )
+        stream = cluster.stream(name).definition
+    for warning in told:
+        warn(warning)
+    done = f"stream {name!r} is read from {stream.log}" if not dry_run else "it is the same one (--dry-run)"
+    emit({**stream.to_json(), "dry_run": dry_run}, json, lambda: note(done))
 
 
 @streams.command("drop", short_help="Drop a stream; its updates too, with --purge.")
