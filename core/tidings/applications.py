@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
@@ -22,7 +23,7 @@ class Application:
 
     | field | meaning |
     | --- | --- |
-    | `streams` | the streams it reads |
+    | `streams` | the streams it reads; the name of a family stands for all of its streams |
     | `filter` | which of their updates, as text; None for all |
     | `start` | where a flow begins that has no datamarker: `earliest`, `latest`, a time, or positions a stream |
     | `mode` | `reliable`: every update, at least once; `realtime`: what is older than `max_age` is skipped |
@@ -54,13 +55,26 @@ class Application:
         """The filter, ready to be used."""
         return parse(self.filter) if self.filter else EVERYTHING
 
+    def reads(self, by_name: Mapping[str, Sequence[str]]) -> list[str]:
+        """The streams that it reads, each once; what is not there is left out.
+
+        >>> Application("cache", ("shop", "shop.east")).reads({"shop": ["shop.east", "shop.west"]})
+        ['shop.east', 'shop.west']
+        """
+        return list(dict.fromkeys(stream for name in self.streams for stream in by_name.get(name, ())))
+
+    def repeated(self, by_name: Mapping[str, Sequence[str]]) -> list[str]:
+        """The streams that it names twice, by themselves and by their family."""
+        named = Counter(stream for name in self.streams for stream in by_name.get(name, ()))
+        return [stream for stream, times in named.items() if times > 1]
+
     def warnings(self, shards: Mapping[str, int]) -> list[str]:
-        """What is allowed in its filter and cannot be meant; `shards` is how many each stream has.
+        """What is allowed in its filter and cannot be meant; `shards` is how many each stream has that it reads.
 
         >>> Application("cache", ("contacts",), "shard = 7").warnings({"contacts": 4})
         ["the filter of application 'cache': `shard = 7` holds for no update: shard is between 0 and 3"]
         """
-        most = max((shards[stream] for stream in self.streams if stream in shards), default=None)
+        most = max(shards.values(), default=None)
         return [f"the filter of application {self.name!r}: {one}" for one in self.parsed_filter().warnings(most)]
 
     def starting_positions(self, stream: str) -> Positions | None:

@@ -13,6 +13,7 @@ from kazoo.exceptions import NoNodeError
 from tidings.applications import Application, start_problems
 from tidings.collection import check_collection
 from tidings.coordination.membership import sweep
+from tidings.coordination.origins import note_origin
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.errors import (
     ApplicationExists,
@@ -27,7 +28,7 @@ from tidings.errors import (
     UnknownStream,
 )
 from tidings.filters import Filter
-from tidings.logs import WritableLog, abandon_log, create_log, is_tailed
+from tidings.logs import Log, MovableLog, WritableLog, abandon_log, create_log, is_tailed
 from tidings.names import check_name
 from tidings.publisher.balancing import strategy
 from tidings.stream_definition import DEFAULT_SHARDS, StreamDefinition
@@ -70,15 +71,46 @@ class Catalogue:
         how the log is read: `policy`, `caravans`, `rate`, `total_rate`; `collect` has the policies by which updates
         are collected.
         """
-        definition = StreamDefinition(
-            name,
-            shards,
-            log or self._default_log(name),
-            retention_seconds,
-            retention_bytes,
-            *(given if given is not None else {} for given in (options, caravans, replicas, collect)),
+        return self.define_stream(
+            StreamDefinition(
+                name,
+                shards,
+                log or self._default_log(name),
+                retention_seconds,
+                retention_bytes,
+                {} if options is None else options,
+                {} if caravans is None else caravans,
+                {} if replicas is None else replicas,
+                {} if collect is None else collect,
+            )
         )
+
+    def create_family(
+        self, name: str, logs: Mapping[str, str], shards: int = DEFAULT_SHARDS, **options: Any
+    ) -> list[Stream]:
+        """Make a stream for each of several logs, as `shop.east` and `shop.west`, which are read by one name, `shop`.
+
+        An application that names the family reads all of its streams, also those that are added later. Streams that
+        are there already, with this very definition, are left as they are. The options are those of `create_stream`.
+        """
+        if not logs:
+            raise InvalidOption(f"family {name!r} needs a log at least: say where, as in logs={{'east': 'postgres:…'}}")
+        if "replicas" in options:
+            raise InvalidOption(f"family {name!r} has several logs, of which none can have replicas")
+        given = {key: value for key, value in options.items() if value is not None}
+        try:
+            members = [
+                StreamDefinition(f"{name}.{member}", shards, log, family=name, **given) for member, log in logs.items()
+            ]
+        except TypeError as error:
+            raise InvalidOption(f"a stream does not know that option: {error}") from None
+        return [self.define_stream(member) for member in members]
+
+    def define_stream(self, definition: StreamDefinition) -> Stream:
+        """Make the stream that is defined so, or return the one that is there if it has this very definition."""
+        name = definition.name
         check_collection(definition)
+        self._check_names(definition)
         made = self.coordination.create(definition.to_json(), "streams", name)
         known = definition if made else self.stream(name).definition
         if known != definition:
@@ -89,7 +121,8 @@ class Catalogue:
                 f"{', '.join(changed)}; `tidings apply` changes what can be changed"
             )
         try:
-            create_log(definition).close()
+            with contextlib.closing(create_log(definition)) as log:
+                self._note_origin(definition, log)
         except BaseException:
             if made:
                 self.coordination.delete("streams", name)
@@ -100,32 +133,43 @@ class Catalogue:
         """The stream of that name."""
         definition = self._definition(name)
         if definition is None:
+            if members := ", ".join(stream.name for stream in self._family(name)):
+                raise UnknownStream(f"{name!r} is a family of streams in {self.address}: name one of {members}")
             there = ", ".join(self.coordination.children("streams")) or "none"
             raise UnknownStream(f"there is no stream {name!r} in {self.address} (streams: {there})")
         return Stream(definition)
 
+    def streams_named(self, name: str) -> list[Stream]:
+        """The stream of that name, or all streams of the family of that name."""
+        check_name("a stream", name)
+        return self._family(name) or [self.stream(name)]
+
     def streams(self) -> list[Stream]:
         """All streams, by name. One that cannot be read is left out, with a warning in the log."""
-        found = []
-        for name in self.coordination.children("streams"):
-            try:
-                definition = self._definition(name)
-            except (InvalidOption, InvalidName, ForeignValue) as error:
-                logger.warning("stream %r is left out: %s", name, error)
-                continue
-            if definition is not None:
-                found.append(Stream(definition))
-        return found
+        return self._readable(self.coordination.children("streams"))
 
     def drop_stream(self, name: str, *, purge: bool = False) -> None:
-        """Forget a stream; with `purge` delete its updates too, otherwise its log stays where it is.
+        """Forget a stream, or all of a family; with `purge` delete its updates too, otherwise its log stays.
 
         What a datastore keeps for the sake of a stream that tails it, as a replication slot, goes with the stream.
         """
-        stream = self.stream(name)
-        tailed = is_tailed(stream.definition)
-        if tailed and purge:
-            raise InvalidOption(f"the updates of stream {name!r} are its datastore's own, and cannot be purged")
+        streams = self.streams_named(name)
+        for stream in streams:
+            if purge and is_tailed(stream.definition):
+                raise InvalidOption(
+                    f"the updates of stream {stream.name!r} are its datastore's own, and cannot be purged"
+                )
+        untold = []
+        for stream in streams:
+            try:
+                self._drop(stream, purge=purge)
+            except LogUnavailable as error:  # the others are to be dropped, too
+                untold.append(str(error))
+        if untold:
+            raise LogUnavailable("; ".join(untold))
+
+    def _drop(self, stream: Stream, *, purge: bool) -> None:
+        name, tailed = stream.name, is_tailed(stream.definition)
         log = stream.log if purge else None
         self.coordination.delete("streams", name)
         self.coordination.delete("caravans", name)
@@ -149,7 +193,10 @@ class Catalogue:
             application = Application(name, tuple(streams), None if filter is None else str(filter), **options)
         except TypeError as error:
             raise InvalidOption(f"an application does not know that option: {error}") from None
-        shards = {stream: self.stream(stream).shards for stream in application.streams}
+        read = {one: self.streams_named(one) for one in application.streams}
+        shards = {stream.name: stream.shards for those in read.values() for stream in those}
+        for twice in application.repeated({one: [stream.name for stream in those] for one, those in read.items()}):
+            raise InvalidOption(f"application {name!r} names stream {twice!r} twice, by itself and by its family")
         for _, problem in start_problems(application.start, shards):
             raise InvalidOption(f"the start of application {name!r} cannot be: {problem}")
         strategy(application.balance)  # is there
@@ -189,6 +236,18 @@ class Catalogue:
         for one in self.coordination.children("applications"):
             sweep(self.coordination, one)
 
+    def _readable(self, names: Sequence[str]) -> list[Stream]:
+        found = []
+        for name in names:
+            try:
+                definition = self._definition(name)
+            except (InvalidOption, InvalidName, ForeignValue) as error:
+                logger.warning("stream %r is left out: %s", name, error)
+                continue
+            if definition is not None:
+                found.append(Stream(definition))
+        return found
+
     def _definition(self, name: str) -> StreamDefinition | None:
         value = self.coordination.read("streams", check_name("a stream", name))
         if value is None:
@@ -203,6 +262,28 @@ class Catalogue:
         if definition.name != name:
             raise InvalidOption(f"what ZooKeeper holds at {place} is of {definition.name!r}: mend or delete it")
         return definition
+
+    def _note_origin(self, definition: StreamDefinition, log: Log) -> None:
+        """Note what the datastore is known by; if it does not tell, a publisher will ask it again."""
+        with contextlib.suppress(LogUnavailable):
+            if isinstance(log, MovableLog) and (known := log.origin()) is not None:
+                note_origin(self.coordination, known, definition)
+
+    def _family(self, name: str) -> list[Stream]:
+        """The streams of a family; none if a stream has that name, or it is nobody's."""
+        names = self.coordination.children("streams")
+        if name in names:
+            return []
+        near = self._readable([one for one in names if one.startswith(f"{name}.")])
+        return [one for one in near if one.definition.family == name]
+
+    def _check_names(self, definition: StreamDefinition) -> None:
+        """Raise if a stream and a family of streams would have one name."""
+        name, family = definition.name, definition.family
+        if family and self._definition(family) is not None:
+            raise StreamExists(f"there is a stream {family!r}, so no family of streams can be called that")
+        if members := ", ".join(stream.name for stream in self._family(name)):
+            raise StreamExists(f"{name!r} is a family of streams ({members}), so no stream can be called that")
 
     def _put_application(self, application: Application) -> None:
         name, value = application.name, application.to_json()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tidings.catalogue import Catalogue
 from tidings.coordination.zookeeper import Coordination
+from tidings.errors import InvalidOption
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +41,28 @@ class Cluster(Catalogue):
         super().__init__(coordination, logs=logs)
         self._on_close = on_close
 
+    def move_stream(
+        self, name: str, log: str | None = None, *, replicas: Mapping[str, str] | None = None, dry_run: bool = False
+    ) -> list[str]:
+        """Have a stream be read at another address, or replicas of it, if the very same datastore is there.
+
+        Flows go on at their datamarkers. `LogMismatch` if it is another datastore, an older copy, or one whose history
+        has parted from what flows have read. What is returned is what an operator should know of it.
+        """
+        from tidings.moves import check_move, moved_logs, prepare_move
+
+        known = self.stream(name).definition
+        for one in replicas or {}:
+            if one not in known.replicas:
+                raise InvalidOption(f"stream {name!r} has no replica {one!r} (replicas: {', '.join(known.replicas)})")
+        wanted = replace(known, log=log or known.log, replicas={**known.replicas, **(replicas or {})})
+        told = [one for moved in moved_logs(known, wanted) for one in check_move(self, known, wanted, moved)]
+        if not dry_run:
+            prepare_move(self, known, wanted)
+            if not self.coordination.replace(wanted.to_json(), known.to_json(), "streams", name):
+                raise InvalidOption(f"stream {name!r} was changed while it was to be moved: move it again")
+        return told
+
     def subscribe(self, application: str, handler: Any, **options: Any) -> Subscriber:
         """Start a subscriber of an application; the options are those of `Subscriber`."""
         from tidings.subscriber.subscriber import Subscriber
@@ -60,7 +84,7 @@ class Cluster(Catalogue):
         from tidings.publisher.publisher import Publisher
 
         for stream in streams or ():
-            self.stream(stream)
+            self.streams_named(stream)
         return Publisher(self.coordination, streams, spark=spark, **options)
 
     def pipeline(self, name: str, **options: Any) -> Pipeline:

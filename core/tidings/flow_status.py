@@ -16,6 +16,7 @@ from tidings.errors import ForeignValue, InvalidOption, PositionsLost, TidingsEr
 from tidings.flows import NODES, Flow
 from tidings.logs import Log, WritableLog, identity_of
 from tidings.positions import START, Bounds, Position, Positions
+from tidings.stream_definition import streams_by_name
 
 if TYPE_CHECKING:
     from tidings.catalogue import Catalogue
@@ -63,18 +64,20 @@ class FlowStatus:
 def status(
     cluster: Catalogue, *, application: str | None = None, stream: str | None = None, shard: int | None = None
 ) -> list[FlowStatus]:
-    """How the flows stand: all of them, or those of one application, stream or shard.
+    """How the flows stand: all of them, or those of one application, stream (or family of streams) or shard.
 
     ZooKeeper is asked for all at once, and each log for its bounds, and for the next update where a flow lags: its time
     tells the lag in seconds.
     """
     applications = cluster.applications() if application is None else [cluster.application(application)]
-    shards = {one.name: one.shards for one in ([cluster.stream(stream)] if stream else cluster.streams())}
+    chosen = cluster.streams_named(stream) if stream else cluster.streams()
+    by_name = streams_by_name(one.definition for one in chosen)
+    shards = {one.name: one.shards for one in chosen}
     flows = [
         Flow(one.name, name, number)
         for one in applications
-        for name in one.streams
-        for number in range(shards.get(name, 0))
+        for name in one.reads(by_name)
+        for number in range(shards[name])
         if shard in (None, number)
     ]
     records = _records(cluster.coordination, flows)

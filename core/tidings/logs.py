@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from tidings.errors import (
     ENDING,
+    LogMismatch,
     LogRestored,
     LogUnavailable,
     PluginBroken,
@@ -209,6 +210,21 @@ class FollowedLog(TailedLog, Protocol):
 
 
 @runtime_checkable
+class MovableLog(Log, Protocol):
+    """A log that can be known again at another address, by what its datastore and its history are known by."""
+
+    def origin(self) -> Mapping[str, Any] | None:
+        """What that is, as JSON has it; None if it does not tell yet."""
+
+    @classmethod
+    def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
+        """Raise `LogMismatch` unless the datastore there is the one that `known` tells of, with the same history.
+
+        `passed` are the farthest positions that flows have read, by shard. Nothing is changed in the datastore.
+        """
+
+
+@runtime_checkable
 class WritableLog(Log, Protocol):
     """A log of our own."""
 
@@ -363,6 +379,16 @@ def placing(stream: StreamDefinition) -> Mapping[str, Any]:
     scheme, location = split_address(stream.log)
     found: Mapping[str, Any] = getattr(load("tidings.logs", scheme), "placing", lambda *_: {})(location, stream)
     return found
+
+
+def prove_log(stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
+    """Raise unless the log of a stream, as it is defined here, is in the datastore that `known` tells of."""
+    scheme, location = split_address(stream.log)
+    kind = load("tidings.logs", scheme)
+    if not hasattr(kind, "prove"):
+        raise LogMismatch(f"a {scheme} log cannot tell which one it is, so stream {stream.name!r} stays where it is")
+    with containing_errors(stream.name):
+        kind.prove(location, stream, known, passed)
 
 
 def abandon_log(stream: StreamDefinition) -> None:

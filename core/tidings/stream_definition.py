@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -37,6 +37,8 @@ class StreamDefinition:
     """Other logs that have the same updates at the same positions, by name; those named first are preferred."""
     collect: Mapping[str, Any] = field(default_factory=dict, hash=False)
     """The policies by which updates are collected, with their options, by name."""
+    family: str = ""
+    """The streams that are read by one name, this one among them: `shop` for `shop.east` and `shop.west`."""
 
     def __post_init__(self) -> None:
         check_name("a stream", self.name)
@@ -53,6 +55,8 @@ class StreamDefinition:
         for name, log in self.replicas.items():
             check_name("a replica", name)
             split_address(log)
+        if self.family and not self.name.startswith(f"{check_name('a family of streams', self.family)}."):
+            raise InvalidOption(f"a stream of family {self.family!r} is called {self.family}.<name>, not {self.name!r}")
 
     def at(self, replica: str | None) -> StreamDefinition:
         """The stream as it is read at a replica."""
@@ -60,7 +64,7 @@ class StreamDefinition:
 
     def to_json(self) -> dict[str, Any]:
         """The definition as it is kept in ZooKeeper."""
-        return {key: value for key, value in asdict(self).items() if value != {}}
+        return {key: value for key, value in asdict(self).items() if value not in ({}, "")}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> StreamDefinition:
@@ -74,6 +78,21 @@ class StreamDefinition:
             return cls(**{key: known_value for key, known_value in value.items() if key in known})
         except (TypeError, ValueError, AttributeError) as error:
             raise InvalidOption(f"this is no definition of a stream: {error}") from None
+
+
+def streams_by_name(definitions: Iterable[StreamDefinition]) -> dict[str, list[str]]:
+    """What each name stands for: a stream's for itself, a family's for all of its streams.
+
+    >>> east = StreamDefinition("shop.east", 1, "delta:/east", family="shop")
+    >>> streams_by_name([east])
+    {'shop.east': ['shop.east'], 'shop': ['shop.east']}
+    """
+    known = {one.name: one for one in definitions}
+    found = {name: [name] for name in known}
+    for name in sorted(known):
+        if (family := known[name].family) and family not in known:
+            found.setdefault(family, []).append(name)
+    return found
 
 
 def split_address(address: str) -> tuple[str, str]:

@@ -10,6 +10,7 @@ COLLECTION = "plugins/gc_tombstones/tidings_gc_tombstones"
 DELTA = "connectors/tidings_connectors/delta"
 MYSQL = "connectors/tidings_connectors/mysql"
 POSTGRES = "connectors/tidings_connectors/postgres"
+CDC = "connectors/tidings_connectors/cdc"
 THIALFI = "plugins/thialfi/tidings_thialfi"
 
 
@@ -549,9 +550,9 @@ PUBLISHER = (
     Fault(
         "slot-moved-by-the-first-shard",
         "PostgreSQL forgets what some shards have not passed yet",
-        f"{POSTGRES}/log.py",
-        "self._slot.advance(min(",
-        "self._slot.advance(max(",
+        f"{CDC}/base.py",
+        "slowest = min(self._whole(upto).values())",
+        "slowest = max(self._whole(upto).values())",
         _of("tests/connectors/postgres/test_log.py", "test_what_all_shards_have_passed_is_confirmed_and_no_more"),
     ),
     Fault(
@@ -582,6 +583,52 @@ PUBLISHER = (
         "        if not same:",
         "        if False:",
         _of("tests/core/cli/test_apply.py", "test_what_decides_where_updates_are_cannot_be_changed"),
+    ),
+    Fault(
+        "standby-without-what-was-read",
+        "a stream goes on in a server that never had what its flows have passed",
+        f"{POSTGRES}/origin.py",
+        "if parted is not None and beyond > parted:",
+        "if False:",
+        _of(
+            "tests/connectors/postgres/test_moves.py",
+            "test_a_standby_that_was_promoted_without_what_was_read_is_refused",
+        ),
+    ),
+    Fault(
+        "server-known-by-its-numbers",
+        "a stream goes on in a server that only counts like its own",
+        f"{MYSQL}/origin.py",
+        "if rows and found.rows != rows:",
+        "if False:",
+        _of("tests/connectors/mysql/test_moves.py", "test_a_stream_goes_on_at_a_replica_and_at_no_other_server"),
+    ),
+    Fault(
+        "older-copy-taken",
+        "flows that have passed the end of a copy miss what it gets next",
+        f"{CORE}/moves.py",
+        "if at > bounds[flow.shard].head:",
+        "if False:",
+        _of("tests/core/cli/test_moves.py", "test_a_folder_that_was_moved_is_read_on_while_publishers_run"),
+    ),
+    Fault(
+        "silent-log-waited-for",
+        "a publisher does nothing more for any stream, since it waits for a server that is gone",
+        f"{CORE}/publisher/pump_set.py",
+        "closing.join(CLOSE_PATIENCE_S)",
+        "closing.join()",
+        _of("tests/connectors/postgres/test_moves.py", "test_a_publisher_leaves_a_server_that_has_fallen_silent"),
+    ),
+    Fault(
+        "family-without-its-streams",
+        "an application that names a family gets nothing",
+        f"{CORE}/stream_definition.py",
+        "found.setdefault(family, []).append(name)",
+        "pass",
+        _of(
+            "tests/core/test_families.py",
+            "test_an_application_that_names_a_family_reads_its_streams_and_those_that_come_later",
+        ),
     ),
     Fault(
         "truncate-told-to-one-shard",

@@ -53,22 +53,24 @@ def program(name: str) -> str | None:
 
 
 class PostgresServer:
-    """A server that is running; `stop`, `kill` and `start` do what they say."""
+    """A server that is running; `stop`, `kill` and `start` do what they say. With a primary it is a standby of it."""
 
-    def __init__(self, **settings: str) -> None:
+    def __init__(self, primary: PostgresServer | None = None, **settings: str) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tidings-postgres-"))
         self._as = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
         if self._as:
             shutil.chown(self._folder, "postgres")
         self._data = self._folder / "data"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
         self._numbers = itertools.count()
-        self._run("initdb", "-D", str(self._data), "-U", ADMIN, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-sync")
-        given = {**SETTINGS, **settings, "port": str(self.port), "unix_socket_directories": str(self._folder)}
-        lines = "".join(f"{name} = '{value}'\n" for name, value in given.items())
-        self._write("postgresql.auto.conf", lines)
+        data = ["-D", str(self._data), "-U", ADMIN, "--no-sync"]
+        self._settings = {**SETTINGS, **settings, "unix_socket_directories": str(self._folder)}
+        if primary is None:
+            self._run("initdb", *data, "-A", "trust", "-E", "UTF8", "--locale=C")
+        else:
+            at = {"host": "127.0.0.1", "port": str(primary.port), "user": ADMIN}
+            self._run("pg_basebackup", *data, "-h", at["host"], "-p", at["port"], "-c", "fast", "-R")
+            self._settings["primary_conninfo"] = " ".join(f"{name}={value}" for name, value in at.items())
+        self._listen()
         # Roles with a password need it over TCP; the administrator never does.
         self._write(
             "pg_hba.conf",
@@ -76,6 +78,24 @@ class PostgresServer:
             "host all all all scram-sha-256\nhost replication all all scram-sha-256\n",
         )
         self.start()
+
+    def _listen(self) -> None:
+        """Be at a port that is free."""
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        given = {**self._settings, "port": str(self.port)}
+        self._write("postgresql.auto.conf", "".join(f"{name} = '{value}'\n" for name, value in given.items()))
+
+    def move(self) -> None:
+        """Be at another port, with all that it holds."""
+        self.stop()
+        self._listen()
+        self.start()
+
+    def promote(self) -> None:
+        """Have a standby be a primary."""
+        self._run("pg_ctl", "-D", str(self._data), "-w", "-s", "promote")
 
     def start(self) -> None:
         self._run("pg_ctl", "-D", str(self._data), "-w", "-s", "-l", str(self._folder / "log"), "start")
@@ -102,10 +122,12 @@ class PostgresServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def database(self) -> Database:
-        """A database that no other test has."""
+        """A database that no other test has, with a publication of all its tables."""
         name = f"shop_{next(self._numbers)}"
         self.execute(f"CREATE DATABASE {name}")
-        return Database(self, name)
+        made = Database(self, name)
+        made.execute("CREATE PUBLICATION everything FOR ALL TABLES")
+        return made
 
     def execute(self, statement: str, database: str = "postgres") -> list[tuple[Any, ...]]:
         """Run one statement as the administrator, and return its rows."""
@@ -132,12 +154,11 @@ class PostgresServer:
 
 
 class Database:
-    """A database of a test's own, with a publication of all its tables."""
+    """A database of a test's own."""
 
     def __init__(self, server: PostgresServer, name: str) -> None:
         self.server = server
         self.name = name
-        self.execute("CREATE PUBLICATION everything FOR ALL TABLES")
 
     def address(self, user: str = ADMIN) -> str:
         return f"postgres:postgresql://{user}@127.0.0.1:{self.server.port}/{self.name}"

@@ -20,6 +20,7 @@ class Proxy:
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self.accepted = 0  # connections, ever
+        self.withheld = 0  # pieces of what clients said and was not passed on
         self._cut = False
         self._thawed = threading.Event()
         self._thawed.set()
@@ -80,11 +81,14 @@ class Proxy:
                 self._open |= {client, server}
                 self.accepted += 1
             for source, sink in ((client, server), (server, client)):
-                threading.Thread(target=self._pass_on, args=(source, sink), name="proxy-pass", daemon=True).start()
+                ends = (source, sink, source is client)
+                threading.Thread(target=self._pass_on, args=ends, name="proxy-pass", daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+    def _pass_on(self, source: socket.socket, sink: socket.socket, asks: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
+                if asks and not self._thawed.is_set():
+                    self.withheld += 1
                 self._thawed.wait()
                 sink.sendall(data)
         with self._lock:

@@ -18,10 +18,10 @@ import contextlib
 import random
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -96,6 +96,19 @@ class DeltaLog:
 
     def identity(self) -> str:
         return self._table.identity
+
+    def origin(self) -> dict[str, Any]:
+        return {"table": self.identity()}
+
+    @classmethod
+    def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
+        with contextlib.closing(cls.open(location, stream)) as log:
+            here = log.identity()
+        if here != known.get("table"):
+            raise LogMismatch(
+                f"{location} holds log {here} of a stream {stream.name!r}, and this stream is in log "
+                f"{known.get('table')}: move that one"
+            )
 
     def bounds(self) -> dict[int, Bounds]:
         with self._translating_errors():

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tidings.errors import LogRestored, PositionsLost
+from tidings.errors import LogMismatch, LogRestored, PositionsLost
 from tidings.logs import Reader, resolve_path
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc import base
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 VERSION_ROWS = 100  # as a guess of how far it is to the head
 BOUNDS_MAX_AGE_S = 0.1  # for which the bounds are not looked up again
+ORIGIN_MAX_AGE_S = 30.0
 NEVER = -1e9
 
 
@@ -41,6 +43,7 @@ class DeltaCdfLog(TailedLogBase):
         self._table = FedTable(folder)
         self._lock = threading.Lock()
         self._known: tuple[float, dict[int, Bounds]] = (NEVER, {})
+        self._origin = (NEVER, "")
         self._use_snapshots(DeltaRows(self._table, options.key), stream.name)
 
     @classmethod
@@ -95,6 +98,24 @@ class DeltaCdfLog(TailedLogBase):
     def confirm(self, upto: Positions) -> None:
         """The table keeps its versions by its own rules (`delta.logRetentionDuration`, VACUUM); a snapshot is ours."""
         self._release_snapshots(upto)
+
+    def origin(self) -> dict[str, Any]:
+        with self._lock:
+            looked, table = self._origin
+        if time.monotonic() - looked > ORIGIN_MAX_AGE_S:
+            looked, table = time.monotonic(), self._table.id()
+            with self._lock:
+                self._origin = looked, table
+        return {"table": table}
+
+    @classmethod
+    def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
+        here = cls._unopened(location, stream)._table.id()
+        if here != known.get("table"):
+            raise LogMismatch(
+                f"the table in {location} has the id {here}, and stream {stream.name!r} was read from "
+                f"{known.get('table')}: one that was written anew is another table, so make a new stream"
+            )
 
     def distance(self, after: Position, upto: Position) -> int:
         return (upto.seq - after.seq) * VERSION_ROWS

@@ -45,6 +45,10 @@ class FedTable:
                 raise LogUnavailable(f"there is no Delta table in {self.folder}") from None
             raise LogUnavailable(f"no Delta table can be read in {self.folder}: {error}") from None
 
+    def id(self) -> str:
+        """Which table it is, wherever its folder is."""
+        return str(self.open().metadata().id)
+
     def bounds(self) -> Bounds:
         """What the feed holds, now."""
         head = Position(self._newest() + 1, -1)  # which says so if there is no table any more

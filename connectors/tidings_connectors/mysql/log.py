@@ -19,12 +19,12 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
-from tidings.errors import LogUnavailable
+from tidings.errors import LogMismatch, LogUnavailable
 from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc import base
@@ -40,6 +40,13 @@ from tidings_connectors.mysql.mariadb_gtid import (
     seq_in,
 )
 from tidings_connectors.mysql.options import MysqlOptions, Place, place_of
+from tidings_connectors.mysql.origin import (
+    DIGEST_MAX_AGE_S,
+    MysqlOrigin,
+    ReadTransaction,
+    check_origin,
+    read_transaction,
+)
 from tidings_connectors.mysql.preflight import check_server
 from tidings_connectors.mysql.prepared import find_prepared
 from tidings_connectors.mysql.reader import MysqlReader
@@ -71,6 +78,8 @@ class MysqlLog(TailedLogBase):
         self._bounds: dict[int, Bounds] = {}
         self._known: dict[int, GtidState] = {}
         self._first: tuple[str, Gtid] | None = None
+        self._rows_seq: int | None = None
+        self._rows_read: tuple[float, ReadTransaction | None] = (0.0, None)
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._tables = MysqlTables(self._connection, options, lambda: self._logged(0))
         self._use_snapshots(self._tables, stream.name)
@@ -118,6 +127,27 @@ class MysqlLog(TailedLogBase):
         """The server keeps its log by its own rules (`binlog_expire_logs_seconds`); a snapshot is ours."""
         self._release_snapshots(upto)
 
+    def origin(self) -> dict[str, Any] | None:
+        """None until readers have met rows: what the server has logged before they came may be purged any time."""
+        with self._lock:
+            last = self._known[max(self._known)][self.options.domain] if self._known else None
+            seq, (looked, rows) = self._rows_seq, self._rows_read
+        if seq is not None and (
+            rows is None or (rows.gtid.seq != seq and time.monotonic() > looked + DIGEST_MAX_AGE_S)
+        ):
+            found = self._transaction(seq)
+            rows = found if found is not None and found.rows else rows
+            with self._lock:
+                self._rows_read = time.monotonic(), rows
+        return None if last is None or rows is None else MysqlOrigin(str(last), str(rows.gtid), rows.rows)._asdict()
+
+    @classmethod
+    def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
+        with contextlib.closing(cls._unopened(location, stream)) as log:
+            check_server(log._connection, log._server_id())
+            read = max((at.seq - (at.index < 0) for at in passed.values()), default=0)
+            check_origin(log._place, known, read, log._held_transaction)
+
     def distance(self, after: Position, upto: Position) -> int:
         """In transactions."""
         return upto.seq - after.seq
@@ -130,6 +160,26 @@ class MysqlLog(TailedLogBase):
             feed.close()
         super().close()
         self._connection.close()
+
+    def _held_transaction(self, seq: int) -> ReadTransaction | None:
+        """A transaction of the log; `LogMismatch` if the log does not come to it, or does not hold it any more."""
+        held = self._logged(0)
+        if after_transaction(seq) > held.head:
+            raise LogMismatch(
+                f"the binary log of MariaDB at {self._place} ends with transaction {held.head.seq - 1}, and the stream "
+                f"has read {seq}: wait until it is as far; if it is an older copy, make a new stream"
+            )
+        if seq < held.floor.seq:
+            raise LogMismatch(
+                f"the binary log of MariaDB at {self._place} begins with transaction {held.floor.seq}, so that nothing "
+                f"proves that it has {seq}, which the stream has read: make a new stream"
+            )
+        return self._transaction(seq)
+
+    def _transaction(self, seq: int) -> ReadTransaction | None:
+        feed, _ = self.open_feed(seq)
+        with contextlib.closing(feed):
+            return read_transaction(feed, self.options.domain, seq)
 
     # What readers need
 
@@ -167,6 +217,11 @@ class MysqlLog(TailedLogBase):
             self._known[seq] = dict(state)
             while len(self._known) > REMEMBERED_STATES:
                 del self._known[next(iter(self._known))]
+
+    def note_rows(self, seq: int) -> None:
+        """A reader has met rows of this transaction."""
+        with self._lock:
+            self._rows_seq = seq
 
     def forget(self) -> None:
         """The server does not know what readers have met."""

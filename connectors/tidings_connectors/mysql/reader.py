@@ -45,6 +45,9 @@ class BinlogSource(Protocol):
     def remember(self, state: GtidState) -> None:
         """A state that a reader has met: the server knows it."""
 
+    def note_rows(self, seq: int) -> None:
+        """A reader has met rows of this transaction."""
+
     def forget(self) -> None:
         """The server does not know states that readers have met: it is another one."""
 
@@ -131,7 +134,10 @@ class MysqlReader:
         self._source.remember(sequencer.state)
         gathered = sequencer.gathered()
         options, shards = self._source.options, self._source.shards
-        return Unread(ordered([updates_of(one, options, shards) for one in gathered.changes]), gathered.losses)
+        rows = ordered([updates_of(one, options, shards) for one in gathered.changes])
+        if len(rows):
+            self._source.note_rows(rows["seq"][-1].as_py())
+        return Unread(rows, gathered.losses)
 
     def _next(self, timeout: float) -> Item | None:
         """The next item; None if there is none within so many seconds."""

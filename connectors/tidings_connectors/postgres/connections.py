@@ -40,6 +40,9 @@ SETTINGS = " ".join(
     )
 )
 CONNECT_TIMEOUT_S = 10  # if the address does not say
+# So that one who waits for a host that is gone hears of it in half a minute, and not in hours; if the address does not
+# say otherwise.
+KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
 
 UNDEFINED_OBJECT = "42704"
 DUPLICATE_OBJECT = "42710"
@@ -95,7 +98,7 @@ class PostgresServer:
             "application_name": given.get("application_name", "tidings"),
         }
         try:
-            return psycopg2.connect(make_dsn(**{**given, **settings}), connection_factory=factory)
+            return psycopg2.connect(make_dsn(**{**KEEPALIVE, **given, **settings}), connection_factory=factory)
         except psycopg2.OperationalError as error:
             # No SQLSTATE comes with these. Whether anyone is there can be found out; what is wrong the server tells.
             words = " ".join(str(error).split()).rstrip(".")

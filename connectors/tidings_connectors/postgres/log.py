@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from tidings.errors import LogUnavailable
 from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc.base import TailedLogBase
@@ -27,6 +29,7 @@ from tidings_connectors.postgres.heartbeat import Heartbeat
 from tidings_connectors.postgres.keys import TableKeys
 from tidings_connectors.postgres.left_out import LeftOutTables
 from tidings_connectors.postgres.options import PostgresOptions, options_of
+from tidings_connectors.postgres.origin import ORIGIN_MAX_AGE_S, PostgresOrigin, check_origin, origin_of
 from tidings_connectors.postgres.preflight import check_server
 from tidings_connectors.postgres.reader import PostgresReader
 from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot, SlotState
@@ -55,6 +58,7 @@ class PostgresLog(TailedLogBase):
         self._bounds: dict[int, Bounds] = {}
         self._lock = threading.Lock()
         self._readers: set[PostgresReader] = set()
+        self._origin: tuple[float, PostgresOrigin | None] = (0.0, None)
 
     @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> PostgresLog:
@@ -126,6 +130,25 @@ class PostgresLog(TailedLogBase):
         """Spare those who are far ahead of the slowest the way from there."""
         floor = self._slot.state(STATE_MAX_AGE_S).floor.seq  # nobody is further back, wherever one begins
         self._slot.lead.follow([max(floor, at.seq) for at in stands])
+
+    def origin(self) -> dict[str, Any]:
+        with self._lock:
+            looked, known = self._origin
+        if known is None or time.monotonic() > looked + ORIGIN_MAX_AGE_S:
+            looked, known = time.monotonic(), origin_of(self._server)
+            with self._lock:
+                self._origin = looked, known
+        return known._asdict()
+
+    @classmethod
+    def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
+        with contextlib.closing(cls._unopened(location, stream)) as log:
+            check_origin(log._server, known, passed)
+            if not log._slot.there():
+                raise LogUnavailable(
+                    f"{log._slot.missing()}; before version 17 a server that is promoted has none, and flows that have "
+                    "not read up to where it is made will hear on_data_loss"
+                )
 
     def distance(self, after: Position, upto: Position) -> int:
         """About how many rows lie between, by the bytes of WAL."""

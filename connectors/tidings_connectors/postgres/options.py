@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import xxhash
 from pydantic import Field
 
+from tidings.errors import InvalidOption
 from tidings_connectors.cdc import base
 from tidings_connectors.cdc.snapshot import SnapshotOptions
 
@@ -35,6 +36,10 @@ class PostgresOptions(SnapshotOptions):
 def options_of(stream: StreamDefinition) -> PostgresOptions:
     """The options of a stream; `InvalidOption` says which are there if one is not known."""
     options = base.options_of(PostgresOptions, stream, "PostgreSQL")
+    if options.slot and stream.family:
+        raise InvalidOption(
+            f"option 'slot' cannot be given to a family of streams: that of {stream.name!r} is called after the stream"
+        )
     return options if options.slot else options.model_copy(update={"slot": slot_name(stream.name)})
 
 

@@ -6,21 +6,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tidings.allocation_policies import policy as allocation_policy
-from tidings.applications import start_problems
+from tidings.applications import Application, start_problems
 from tidings.collection import check_collection
-from tidings.config.spec import ApplicationSpec, Spec
+from tidings.config.spec import Spec, log_key, stream_key
 from tidings.config.yaml_lines import Key, Mistakes
 from tidings.errors import InvalidConfig, LogMismatch, TidingsError
 from tidings.logs import create_log, is_tailed, open_log, placing, redefine_log
+from tidings.moves import check_move, moved_logs, prepare_move
 from tidings.pipelines.check import check_stage
 from tidings.plugins import load
 from tidings.publisher.balancing import strategy
-from tidings.stream_definition import StreamDefinition, split_address
+from tidings.stream_definition import StreamDefinition, split_address, streams_by_name
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -53,10 +54,19 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
     there = {stream.name: stream.definition for stream in cluster.streams()}
     wanted = {definition.name: definition for definition in spec.definitions()}
     streams = {**there, **wanted}
-    actions = [_plan_stream(definition, there, mistakes) for definition in wanted.values()]
+    by_name = streams_by_name(streams.values())
+    actions = []
+    for definition in wanted.values():
+        _check_family(definition, streams, mistakes)
+        actions.append(_plan_stream(definition, there, cluster, mistakes))
+    families = {definition.family for definition in wanted.values()} - {""}
+    left = sorted(name for name in there.keys() - wanted.keys() if there[name].family in families)
+    actions += [Action("stream", name, "unchanged", f"not in the file: `tidings streams drop {name}`") for name in left]
     for name, application in spec.applications.items():
-        _check_application(application, streams, ("applications", name), mistakes)
-        actions.append(_plan_application(name, application, streams, cluster))
+        defined = application.definition(name)
+        shards = {stream: streams[stream].shards for stream in defined.reads(by_name)}
+        _check_application(defined, by_name, shards, ("applications", name), mistakes)
+        actions.append(_plan_application(defined, shards, cluster))
     for name, pipeline in spec.pipelines.items():
         for at, stream in enumerate(pipeline.input):
             _check_stream(stream, streams, ("pipelines", name, "input", at), mistakes)
@@ -74,19 +84,12 @@ def execute(action: Action, cluster: Cluster) -> None:
     if action.after is None or action.verb in ("unchanged", "checked"):
         return
     if action.kind == "stream" and action.verb == "create":
-        new = StreamDefinition.from_json(action.after)
-        cluster.create_stream(
-            new.name,
-            new.shards,
-            new.log,
-            retention_seconds=new.retention_seconds,
-            retention_bytes=new.retention_bytes,
-            options=new.options,
-            caravans=new.caravans,
-            replicas=new.replicas,
-            collect=new.collect,
-        )
+        cluster.define_stream(StreamDefinition.from_json(action.after))
         return
+    if action.kind == "stream" and action.before is not None:
+        known, wanted = StreamDefinition.from_json(action.before), StreamDefinition.from_json(action.after)
+        if moved_logs(known, wanted):
+            prepare_move(cluster, known, wanted)
     if action.kind == "stream" and (action.before or {}).get("options") != action.after.get("options"):
         # Whatever is wrong with them is told before publishers go by them.
         create_log(StreamDefinition.from_json(action.after)).close()
@@ -109,20 +112,19 @@ def _is_retained_otherwise(before: Mapping[str, Any], after: dict[str, Any]) -> 
     return not same and not is_tailed(StreamDefinition.from_json(after))
 
 
-def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -> Action:
-    key = ("streams", wanted.name)
+def _plan_stream(wanted: StreamDefinition, there: Streams, cluster: Cluster, mistakes: Mistakes) -> Action:
+    key = stream_key(wanted)
     known = there.get(wanted.name)
     after = wanted.to_json()
     if policy := wanted.caravans.get("policy"):
         _found(lambda: allocation_policy(policy), (*key, "caravans", "policy"), mistakes)
     _found(lambda: check_collection(wanted), (*key, "collect"), mistakes)
     if known is None:
-        _check_new_log(wanted, there, (*key, "log"), mistakes)
+        _check_new_log(wanted, there, log_key(wanted), mistakes)
         return Action("stream", wanted.name, "create", f"{wanted.shards} shards in {wanted.log}", None, after)
     if known.shards != wanted.shards:
         mistakes.blame((*key, "shards"), f"the stream has {known.shards} shards; that cannot become {wanted.shards}")
-    if known.log != wanted.log:
-        mistakes.blame((*key, "log"), f"the stream's log is {known.log}; that cannot become {wanted.log}")
+    warnings = _check_moves(known, wanted, there, cluster, mistakes)
     if known.options != wanted.options:
         _found(lambda: _check_placing(known, wanted, (*key, "options"), mistakes), (*key, "options"), mistakes)
     if known == wanted:
@@ -135,6 +137,8 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
         )
         if old != new
     ]
+    if known.log != wanted.log:
+        changes.append(f"log {known.log} → {wanted.log}")
     changes += [
         f"{word} {dict(old)} → {dict(new)}"
         for word, old, new in (
@@ -145,7 +149,32 @@ def _plan_stream(wanted: StreamDefinition, there: Streams, mistakes: Mistakes) -
         )
         if old != new
     ]
-    return Action("stream", wanted.name, "change", ", ".join(changes), known.to_json(), after)
+    if known.family != wanted.family:
+        changes.append(f"family {known.family or 'none'} → {wanted.family or 'none'}")
+    return Action("stream", wanted.name, "change", ", ".join(changes), known.to_json(), after, tuple(warnings))
+
+
+def _check_family(wanted: StreamDefinition, streams: Streams, mistakes: Mistakes) -> None:
+    """Blame a name that would be both a stream's and that of a family of streams."""
+    if wanted.family in streams:
+        mistakes.blame(stream_key(wanted), f"cannot have `logs`: there is a stream {wanted.family!r} with one `log`")
+    if members := [one.name for one in streams.values() if one.family == wanted.name]:
+        mistakes.blame(stream_key(wanted), f"cannot be one stream: it is a family ({', '.join(sorted(members))})")
+
+
+def _check_moves(
+    known: StreamDefinition, wanted: StreamDefinition, there: Streams, cluster: Cluster, mistakes: Mistakes
+) -> list[str]:
+    """Blame addresses at which the stream's datastore is not; what an operator should know of the others."""
+    warnings = []
+    for replica in moved_logs(known, wanted) if known.shards == wanted.shards else ():
+        key = log_key(wanted) if replica is None else (*stream_key(wanted), "replicas", replica)
+        _check_free(wanted, there, key, mistakes)
+        try:
+            warnings += check_move(cluster, known, wanted, replica)
+        except TidingsError as error:
+            mistakes.blame(key, str(error))
+    return warnings
 
 
 def _check_placing(known: StreamDefinition, wanted: StreamDefinition, key: Key, mistakes: Mistakes) -> None:
@@ -161,10 +190,14 @@ def _check_placing(known: StreamDefinition, wanted: StreamDefinition, key: Key, 
             )
 
 
-def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:
+def _check_free(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:
     for other in there.values():
-        if other.log == wanted.log:
+        if other.log == wanted.log and other.name != wanted.name:
             mistakes.blame(key, f"is the log of stream {other.name!r} in this cluster; each stream has its own")
+
+
+def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:
+    _check_free(wanted, there, key, mistakes)
     if not _found(lambda: load("tidings.logs", split_address(wanted.log)[0]), key, mistakes):
         return
     try:
@@ -175,12 +208,11 @@ def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes:
         pass  # there is no log yet, as it should be; if it cannot be made, that shows when it is
 
 
-def _plan_application(name: str, application: ApplicationSpec, streams: Streams, cluster: Cluster) -> Action:
+def _plan_application(definition: Application, shards: Mapping[str, int], cluster: Cluster) -> Action:
+    name, after = definition.name, definition.to_json()
     before = cluster.coordination.read("applications", name)
-    definition = application.definition(name)
-    after = definition.to_json()
-    warnings = tuple(definition.warnings({stream: known.shards for stream, known in streams.items()}))
-    detail = f"reads {', '.join(application.streams)}"
+    warnings = tuple(definition.warnings(shards))
+    detail = f"reads {', '.join(definition.streams)}"
     if before is None:
         return Action("application", name, "create", detail, None, after, warnings)
     changed = [key for key in after if after[key] != before.get(key)]
@@ -189,16 +221,24 @@ def _plan_application(name: str, application: ApplicationSpec, streams: Streams,
     return Action("application", name, "change", ", ".join(changed), before, after, warnings)
 
 
-def _check_application(application: ApplicationSpec, streams: Streams, key: Key, mistakes: Mistakes) -> None:
+def _check_application(
+    application: Application,
+    by_name: Mapping[str, Sequence[str]],
+    shards: Mapping[str, int],
+    key: Key,
+    mistakes: Mistakes,
+) -> None:
     for at, stream in enumerate(application.streams):
-        _check_stream(stream, streams, (*key, "streams", at), mistakes)
-    shards = {stream: streams[stream].shards if stream in streams else None for stream in application.streams}
-    for place, problem in start_problems(application.start, shards):
+        _check_stream(stream, by_name, (*key, "streams", at), mistakes)
+    for twice in application.repeated(by_name):
+        mistakes.blame((*key, "streams"), f"names stream {twice!r} twice, by itself and by its family")
+    unknown = {stream: None for stream in application.streams if stream not in by_name}
+    for place, problem in start_problems(application.start, {**shards, **unknown}):
         mistakes.blame((*key, "start", *place), problem)
     _found(lambda: strategy(application.balance), (*key, "balance"), mistakes)
 
 
-def _check_stream(name: str, streams: Streams, key: Key, mistakes: Mistakes) -> None:
+def _check_stream(name: str, streams: Mapping[str, Any], key: Key, mistakes: Mistakes) -> None:
     if name not in streams:
         there = ", ".join(sorted(streams)) or "none"
         mistakes.blame(key, f"there is no stream {name!r}, neither in this file nor in the cluster (streams: {there})")

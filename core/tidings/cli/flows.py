@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tidings.applications import Application
     from tidings.flow_status import FlowStatus
     from tidings.positions import Position
+    from tidings.streams import Stream
 
 flows = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Show flows: who sends them to whom, and how far behind they are."
@@ -49,7 +51,7 @@ def list_command(
         str | None, typer.Option(metavar="APP", help="Only this application's.", show_default=False)
     ] = None,
     stream: Annotated[
-        str | None, typer.Option(metavar="STREAM", help="Only this stream's.", show_default=False)
+        str | None, typer.Option(metavar="STREAM", help="Only this stream's, or family's.", show_default=False)
     ] = None,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = COMMAND_TIMEOUT_S,
@@ -71,8 +73,7 @@ def list_command(
 
     with connected(zookeeper, timeout) as cluster:
         if application and stream:
-            cluster.stream(stream)
-            _check_reads(cluster.application(application), stream)
+            _check_reads(cluster.application(application), cluster.streams_named(stream))
         found = status(cluster, application=application, stream=stream)
     emit([_json(one) for one in found], json, lambda: print_table(COLUMNS, [_row(one) for one in found]))
     _tell_problems(found)
@@ -91,8 +92,9 @@ def describe_command(
     from tidings.flow_status import status
 
     with connected(zookeeper, timeout) as cluster:
-        shards = cluster.stream(which.stream).shards
-        _check_reads(cluster.application(which.application), which.stream)
+        stream = cluster.stream(which.stream)
+        shards = stream.shards
+        _check_reads(cluster.application(which.application), [stream])
         if which.shard >= shards:
             raise InvalidOption(f"stream {which.stream!r} has shards 0 to {shards - 1}, not {which.shard}")
         found = status(cluster, application=which.application, stream=which.stream, shard=which.shard)
@@ -102,10 +104,12 @@ def describe_command(
     _tell_problems(found)
 
 
-def _check_reads(application: Application, stream: str) -> None:
-    if stream not in application.streams:
-        reads = ", ".join(application.streams)
-        raise InvalidOption(f"application {application.name!r} does not read stream {stream!r} (it reads {reads})")
+def _check_reads(application: Application, streams: Sequence[Stream]) -> None:
+    from tidings.stream_definition import streams_by_name
+
+    if not application.reads(streams_by_name(stream.definition for stream in streams)):
+        named, reads = " or ".join(repr(stream.name) for stream in streams), ", ".join(application.streams)
+        raise InvalidOption(f"application {application.name!r} does not read stream {named} (it reads {reads})")
 
 
 def _row(one: FlowStatus) -> list[Any]:

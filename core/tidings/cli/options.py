@@ -255,6 +255,20 @@ def key_texts(texts: list[str] | None) -> dict[str, str]:
     return found
 
 
+def logs(texts: list[str]) -> dict[str, str]:
+    """The logs of a stream as they are typed, by name; the one of a stream that has no other is called "".
+
+    >>> logs(["postgres:service=shop"]), logs(["east=delta:/east", "west=delta:/west"])
+    ({'': 'postgres:service=shop'}, {'east': 'delta:/east', 'west': 'delta:/west'})
+    """
+    if len(texts) == 1 and "=" not in texts[0].partition(":")[0]:
+        return {"": texts[0]}
+    for text in texts:
+        if "=" not in text.partition(":")[0]:
+            raise refuse(f"{text!r} is one of several logs, and has no name: write NAME=SCHEME:PLACE")
+    return key_texts(texts)
+
+
 def key_values(texts: list[str] | None) -> dict[str, Any]:
     """Options as they are typed: the value is JSON if it can be read as that, else text.
 

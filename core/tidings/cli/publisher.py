@@ -23,7 +23,9 @@ def publisher_command(
     streams: Annotated[
         str | None,
         typer.Option(
-            metavar="LIST", help="The streams it can read, as in contacts,clicks; else all.", show_default=False
+            metavar="LIST",
+            help="The streams or families it can read, as in contacts,clicks; else all.",
+            show_default=False,
         ),
     ] = None,
     name: Annotated[

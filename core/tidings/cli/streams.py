@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,9 +18,10 @@ from tidings.cli.options import (
     duration,
     key_texts,
     key_values,
+    logs,
     size,
 )
-from tidings.cli.output import emit, note, print_fields, print_table, refuse
+from tidings.cli.output import emit, note, print_fields, print_table, refuse, warn
 from tidings.cli.publish import EXAMPLES as PUBLISH_EXAMPLES
 from tidings.cli.publish import publish_command
 from tidings.cli.shard_bounds import Held, held, total
@@ -29,6 +30,9 @@ from tidings.cli.tail import tail_command
 from tidings.cli.truncate import EXAMPLES as TRUNCATE_EXAMPLES
 from tidings.cli.truncate import truncate_command
 from tidings.errors import TidingsError
+
+if TYPE_CHECKING:
+    from tidings.stream_definition import StreamDefinition
 
 streams = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Make, show and drop streams; publish and read."
@@ -40,6 +44,10 @@ def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT
     """List the streams of the cluster."""
     with connected(zookeeper, timeout) as cluster:
         definitions = [stream.definition for stream in cluster.streams()]
+    _list(definitions, json)
+
+
+def _list(definitions: list[StreamDefinition], json: bool) -> None:
     columns = ["STREAM", "SHARDS", "LOG", "SECONDS KEPT", "BYTES KEPT"]
     rows = [(one.name, one.shards, one.log, one.retention_seconds, one.retention_bytes) for one in definitions]
     emit([one.to_json() for one in definitions], json, lambda: print_table(columns, rows))
@@ -52,15 +60,17 @@ Examples:
   tidings streams create contacts --shards 16 --log delta:/data/contacts
   tidings streams create clicks --log delta:clicks --retention-age P7D --retention-size 10GiB
   tidings streams create orders --log postgres:service=shop --option publication=tidings
+  tidings streams create shop --log east=postgres:service=east --log west=postgres:service=west --option publication=p
 """,
 )
 def create_command(
     name: Name,
     log: Annotated[
-        str,
+        list[str],
         typer.Option(
-            metavar="SCHEME:PLACE",
-            help="Where its updates live, as in delta:FOLDER; a relative folder starts at the working directory.",
+            metavar="[NAME=]SCHEME:PLACE",
+            help="Where its updates live, as in delta:FOLDER; a relative folder starts at the working directory. With "
+            "names it may be repeated, for a family of streams.",
             show_default=False,
         ),
     ],
@@ -97,22 +107,34 @@ def create_command(
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Make a stream. One that is there with this very definition is left as it is."""
+    """Make a stream. One that is there with this very definition is left as it is.
+
+    With several logs it is a family: a stream for each, called NAME.<name of the log>. An application that reads the
+    family reads them all, also those that are added later.
+    """
     from tidings.logs import resolve_log
 
-    place = resolve_log(log, Path.cwd())
+    places = {key: resolve_log(where, Path.cwd()) for key, where in logs(log).items()}
+    given: dict[str, Any] = {
+        "retention_seconds": retention_age,
+        "retention_bytes": retention_size,
+        "options": key_values(option),
+        "collect": key_values([one if "=" in one else f"{one}=true" for one in collect or ()]),
+    }
+    if replica:
+        given["replicas"] = {key: resolve_log(where, Path.cwd()) for key, where in key_texts(replica).items()}
     with connected(zookeeper, timeout) as cluster:
-        stream = cluster.create_stream(
-            name,
-            shards,
-            place,
-            retention_seconds=retention_age,
-            retention_bytes=retention_size,
-            options=key_values(option),
-            replicas={key: resolve_log(where, Path.cwd()) for key, where in key_texts(replica).items()},
-            collect=key_values([one if "=" in one else f"{one}=true" for one in collect or ()]),
-        )
-    emit(stream.definition.to_json(), json, lambda: note(f"stream {name!r} has {shards} shards in {place}"))
+        if "" in places:
+            stream = cluster.create_stream(name, shards, places[""], **given).definition
+            emit(stream.to_json(), json, lambda: _tell_made([stream]))
+            return
+        made = [one.definition for one in cluster.create_family(name, places, shards, **given)]
+    emit([one.to_json() for one in made], json, lambda: _tell_made(made))
+
+
+def _tell_made(streams: list[StreamDefinition]) -> None:
+    for one in streams:
+        note(f"stream {one.name!r} has {one.shards} shards in {one.log}")
 
 
 @streams.command("describe", short_help="Show a stream, and what its log holds of each shard.")
@@ -121,10 +143,14 @@ def describe_command(
 ) -> None:
     """Show a stream's definition, and what its log holds of each shard, what was collected included.
 
-    FLOOR is the first update that is held, HEAD the newest; `-` stands where there is none, or it is not known.
+    FLOOR is the first update that is held, HEAD the newest; `-` stands where there is none, or it is not known. Of a
+    family its streams are listed.
     """
     with connected(zookeeper, timeout) as cluster:
-        stream = cluster.stream(name)
+        stream, *others = cluster.streams_named(name)
+    if stream.name != name:
+        _list([stream.definition, *(other.definition for other in others)], json)
+        return
     from tidings.logs import CollectableLog
 
     problem: TidingsError | None = None
@@ -151,6 +177,52 @@ def describe_command(
         raise problem
 
 
+@streams.command(
+    "move",
+    short_help="Read a stream at another address of its datastore.",
+    epilog="""\b
+Examples:
+  tidings streams move shop --log postgres:postgresql://tail@db-2/shop --dry-run
+  tidings streams move shop --replica east=mysql:mysql://tail@db-3/shop
+""",
+)
+def move_command(
+    name: Name,
+    log: Annotated[
+        str | None, typer.Option(metavar="SCHEME:PLACE", help="Where its log is now.", show_default=False)
+    ] = None,
+    replica: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SCHEME:PLACE", help="Where one of its replicas is now; may be repeated.", show_default=False
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Look whether it can be done, and do nothing.")] = False,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Have a stream be read at another address, if the very same datastore is there; publishers follow within seconds.
+
+    What a datastore is known by was noted when the stream was made and while it was read, so the old address need not
+    answer any more.
+    """
+    from tidings.logs import resolve_log
+
+    if log is None and not replica:
+        raise refuse("nothing is to be moved: say where the log is now, by --log or --replica")
+    with connected(zookeeper, timeout) as cluster:
+        places = {key: resolve_log(where, Path.cwd()) for key, where in key_texts(replica).items()}
+        told = cluster.move_stream(
+            name, None if log is None else resolve_log(log, Path.cwd()), replicas=places, dry_run=dry_run
+        )
+        stream = cluster.stream(name).definition
+    for warning in told:
+        warn(warning)
+    done = f"stream {name!r} is read from {stream.log}" if not dry_run else "it is the same one (--dry-run)"
+    emit({**stream.to_json(), "dry_run": dry_run}, json, lambda: note(done))
+
+
 @streams.command("drop", short_help="Drop a stream; its updates too, with --purge.")
 def drop_command(
     name: Name,
@@ -160,22 +232,24 @@ def drop_command(
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Drop a stream from the cluster. Asks first; where nobody can answer, --yes must be given.
+    """Drop a stream from the cluster, or all of a family. Asks first; where nobody can answer, --yes must be given.
 
     What a database keeps for the sake of a stream that tails it, as a replication slot, goes with the stream.
     """
     if not yes and not sys.stdin.isatty():
         raise refuse("drop asks before it drops, and there is no terminal to ask on: add --yes")
     with connected(zookeeper, timeout) as cluster:
-        stream = cluster.stream(name)
-        log = stream.definition.log
+        found = [stream.definition for stream in cluster.streams_named(name)]
+        log = ", ".join(stream.log for stream in found)
+        what = f"stream {name!r}" if found[0].name == name else f"{', '.join(one.name for one in found)}"
         loss = f"with all updates in {log}" if purge else f"and leave what is in {log}"
-        if not yes and not typer.confirm(f"Drop stream {name!r} {loss}?", err=True):
+        if not yes and not typer.confirm(f"Drop {what} {loss}?", err=True):
             note("nothing was dropped")
             raise typer.Exit(1)
         cluster.drop_stream(name, purge=purge)
+    verb = "is" if len(found) == 1 else "are"
     rest = f", with all updates in {log}" if purge else f"; what is in {log} stays"
-    emit({"dropped": name, "log": log, "purged": purge}, json, lambda: note(f"stream {name!r} is dropped{rest}"))
+    emit({"dropped": name, "log": log, "purged": purge}, json, lambda: note(f"{what} {verb} dropped{rest}"))
 
 
 @streams.command("collect", short_help="Publish a gc event: what it matches may be collected.")

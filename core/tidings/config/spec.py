@@ -11,7 +11,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from tidings.applications import Application, check_start, start_problems
 from tidings.config.units import parse_duration, parse_size
@@ -87,6 +98,12 @@ def _address(value: str) -> str:
     return value
 
 
+def _logs(value: Any) -> Any:
+    if value == {}:
+        raise ValueError("must name one at least, as in {east: 'postgres:…'}")
+    return value
+
+
 def _list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -116,30 +133,53 @@ class CaravansSpec(_Model):
     total_rate: Annotated[float, Field(gt=0, strict=False)] | None = None
 
 
+Log = Annotated[str, AfterValidator(_log)]
+
+
 class StreamSpec(_Model):
-    """A stream, as `Cluster.create_stream` makes it."""
+    """A stream, as `Cluster.create_stream` makes it; with `logs`, a family of them."""
 
     shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = DEFAULT_SHARDS
-    log: Annotated[str, AfterValidator(_log)]
+    logs: Annotated[dict[str, Log], BeforeValidator(_logs)] | None = None
+    log: Annotated[Log | None, Field(validate_default=True)] = None
     retention: Annotated[RetentionSpec, BeforeValidator(_or_empty)] = RetentionSpec()
     options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
     caravans: Annotated[CaravansSpec, BeforeValidator(_or_empty)] = CaravansSpec()
-    replicas: Annotated[dict[str, Annotated[str, AfterValidator(_log)]], BeforeValidator(_or_empty)] = {}
+    replicas: Annotated[dict[str, Log], BeforeValidator(_or_empty)] = {}
     collect: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
 
-    def definition(self, name: str, folder: Path) -> StreamDefinition:
-        """The stream as a cluster defines it; relative paths start at the folder."""
-        return StreamDefinition(
-            name,
-            self.shards,
-            resolve_log(self.log, folder),
-            self.retention.age,
-            self.retention.size,
-            self.options,
-            self.caravans.model_dump(exclude_none=True),
-            {replica: resolve_log(log, folder) for replica, log in self.replicas.items()},
-            self.collect,
-        )
+    @field_validator("log")
+    @classmethod
+    def _one_of_both(cls, log: str | None, beside: ValidationInfo) -> str | None:
+        if log is not None and beside.data.get("logs") is not None:
+            raise ValueError("is there beside `logs`: keep one of them")
+        if log is None and beside.data.get("logs", ...) is None:  # else there are some, or they are a mistake
+            raise PydanticCustomError("missing", "is missing")
+        return log
+
+    def addresses(self, name: str) -> dict[str, str]:
+        """The address of the log of each stream that this makes."""
+        if self.logs is None:
+            return {name: self.log or ""}
+        return {f"{name}.{member}": log for member, log in self.logs.items()}
+
+    def definitions(self, name: str, folder: Path) -> list[StreamDefinition]:
+        """The stream, or those of the family, as a cluster defines them; relative paths start at the folder."""
+        return [
+            StreamDefinition(
+                stream,
+                self.shards,
+                resolve_log(log, folder),
+                self.retention.age,
+                self.retention.size,
+                self.options,
+                self.caravans.model_dump(exclude_none=True),
+                {replica: resolve_log(place, folder) for replica, place in self.replicas.items()},
+                self.collect,
+                "" if self.logs is None else name,
+            )
+            for stream, log in self.addresses(name).items()
+        ]
 
 
 class ApplicationSpec(_Model):
@@ -196,7 +236,21 @@ class Spec(_Model):
     def definitions(self) -> list[StreamDefinition]:
         """The streams as a cluster defines them, with the paths of their logs made absolute."""
         folder = self.path.absolute().parent
-        return [one.definition(name, folder) for name, one in self.streams.items()]
+        return [each for name, one in self.streams.items() for each in one.definitions(name, folder)]
+
+
+def stream_key(stream: StreamDefinition) -> Key:
+    """The key under which a file defines a stream: its own, or that of its family."""
+    return ("streams", stream.family or stream.name)
+
+
+def log_key(stream: StreamDefinition) -> Key:
+    """The key of a stream's log."""
+    return _log_key(stream.family or stream.name, stream.name)
+
+
+def _log_key(name: str, stream: str) -> Key:
+    return ("streams", name, *(("log",) if stream == name else ("logs", stream[len(name) + 1 :])))
 
 
 def find(start: Path) -> Path:
@@ -234,25 +288,43 @@ def _check_spec(spec: Spec, mistakes: Mistakes) -> None:
     """Blame what is wrong with the spec as a whole."""
     for section, kind in (("streams", "a stream"), ("applications", "an application"), ("pipelines", "a pipeline")):
         for name in getattr(spec, section):
-            try:
-                check_name(kind, name)
-            except TidingsError as error:
-                mistakes.blame((section, name), str(error))
-    folder = mistakes.path.absolute().parent
-    homes: dict[str, str] = {}
-    for name, stream in spec.streams.items():
-        first = homes.setdefault(resolve_log(stream.log, folder), name)
-        if first != name:
-            mistakes.blame(("streams", name, "log"), f"is the log of stream {first!r} too; each stream has its own")
+            _check_name(kind, name, (section, name), mistakes)
+    _check_logs(spec.streams, mistakes)
     for name, application in spec.applications.items():
         for at, stream_name in enumerate(application.streams):
             if stream_name in application.streams[:at]:
                 mistakes.blame(("applications", name, "streams", at), f"names stream {stream_name!r} twice")
         for key, problem in start_problems(application.start, dict.fromkeys(application.streams)):
-            mistakes.blame(("applications", name, "start", *key), problem)
+            if not key[0].startswith(tuple(f"{one}." for one in application.streams)):  # else perhaps of a family
+                mistakes.blame(("applications", name, "start", *key), problem)
         if application.max_age is not None and application.mode != "realtime":
             mistakes.blame(("applications", name, "max_age"), "is for mode: realtime; reliable sends every update")
     _check_pipelines(spec.pipelines, mistakes)
+
+
+def _check_name(kind: str, name: str, key: Key, mistakes: Mistakes) -> None:
+    try:
+        check_name(kind, name)
+    except TidingsError as error:
+        mistakes.blame(key, str(error))
+
+
+def _check_logs(streams: Mapping[str, StreamSpec], mistakes: Mistakes) -> None:
+    """Blame streams that have the log of another, or its name."""
+    folder = mistakes.path.absolute().parent
+    homes: dict[str, str] = {}
+    for name, stream in streams.items():
+        if stream.logs is not None and stream.replicas:
+            mistakes.blame(("streams", name, "replicas"), "is for a stream with one `log`; this one has `logs`")
+        for made, log in stream.addresses(name).items():
+            place = _log_key(name, made)
+            if made != name:
+                _check_name("a stream", made, place, mistakes)
+            if made != name and made in streams:
+                mistakes.blame(place, f"makes stream {made!r}, which this file defines by itself, too")
+            first = homes.setdefault(resolve_log(log, folder), made)
+            if first != made:
+                mistakes.blame(place, f"is the log of stream {first!r} too; each stream has its own")
 
 
 def _check_pipelines(pipelines: Mapping[str, PipelineSpec], mistakes: Mistakes) -> None:

@@ -119,6 +119,7 @@ def _check_output(name: str, key: Key, spec: Spec, there: Mapping[str, Stream], 
 
 def _found(name: str, spec: Spec, there: Mapping[str, Stream]) -> Stream:
     if name not in there:
-        cure = "; `tidings apply` makes it" if name in spec.streams else f" (streams: {', '.join(there) or 'none'})"
+        planned = any(name == one.name for one in spec.definitions())
+        cure = "; `tidings apply` makes it" if planned else f" (streams: {', '.join(there) or 'none'})"
         raise InvalidConfig(f"there is no stream {name!r} in the cluster{cure}")
     return there[name]

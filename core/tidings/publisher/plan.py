@@ -17,7 +17,7 @@ from tidings.flows import Flow
 from tidings.logs import Log, TailedLog, positions_at
 from tidings.positions import Bounds, Position
 from tidings.publisher.ownership import Member, plan_ownership
-from tidings.stream_definition import StreamDefinition
+from tidings.stream_definition import StreamDefinition, streams_by_name
 
 D = TypeVar("D", StreamDefinition, Application)
 
@@ -37,17 +37,17 @@ def read_plan(nodes: NodeCache) -> Plan:
     """The plan as it follows from what ZooKeeper says now."""
     streams = _streams(nodes)
     applications = _applications(nodes)
+    by_name = streams_by_name(streams.values())
     flows = {
         application: [
             Flow(application.name, stream, shard)
-            for stream in application.streams
-            if stream in streams
+            for stream in application.reads(by_name)
             for shard in range(streams[stream].shards)
         ]
         for application in applications.values()
     }
     every = [flow for those in flows.values() for flow in those]
-    owners = plan_ownership(_members(nodes, streams), every, _pins(nodes, every))
+    owners = plan_ownership(_members(nodes, streams, by_name), every, _pins(nodes, every))
     return Plan(streams, applications, flows, owners)
 
 
@@ -77,15 +77,24 @@ def _named(name: str, parse: Callable[[dict[str, Any]], D]) -> Callable[[dict[st
     return parse_named
 
 
-def _members(nodes: NodeCache, streams: Mapping[str, StreamDefinition]) -> list[Member]:
+def _members(
+    nodes: NodeCache, streams: Mapping[str, StreamDefinition], by_name: Mapping[str, Sequence[str]]
+) -> list[Member]:
     names = nodes.children("publishers")
-    read = [nodes.parsed(functools.partial(_member, name, streams=streams), "publishers", name) for name in names]
+    parse = functools.partial(_member, streams=streams, by_name=by_name)
+    read = [nodes.parsed(functools.partial(parse, name), "publishers", name) for name in names]
     return [member for member in read if member is not None]
 
 
-def _member(name: str, record: Mapping[str, Any], streams: Mapping[str, StreamDefinition]) -> Member:
+def _member(
+    name: str,
+    record: Mapping[str, Any],
+    streams: Mapping[str, StreamDefinition],
+    by_name: Mapping[str, Sequence[str]],
+) -> Member:
     """A publisher as it tells of itself, with the streams that it can read."""
-    readable = set(streams if record["streams"] is None else record["streams"])
+    chosen = by_name if record["streams"] is None else record["streams"]
+    readable = {stream for one in chosen for stream in by_name.get(one, ())}
     replica, ranks = record.get("replica"), {}
     if replica is not None:
         ranks = {

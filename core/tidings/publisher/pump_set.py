@@ -6,6 +6,7 @@ A log that cannot be read is left to others, who may be at a replica of it, and 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping, Set
 
@@ -13,6 +14,8 @@ from tidings.errors import TidingsError
 from tidings.publisher.flow_session import FlowSession
 from tidings.publisher.pump import RETRY_S, Pump
 from tidings.stream_definition import StreamDefinition
+
+CLOSE_PATIENCE_S = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -72,15 +75,32 @@ class PumpSet:
     def close(self) -> None:
         """Stop them all."""
         for pump in self.running.values():
-            pump.close()
+            _close_soon(pump)
 
     def _close(self, stream: str) -> None:
         pump = self.running.pop(stream)
         for session in pump.sessions():
             self._release(session)
-        pump.close()
+        _close_soon(pump)
 
     def _note_unreadable(self, stream: str, reason: str) -> None:
         if self._unreadable.get(stream) != reason:  # said once, and the other streams go on
             logger.warning("stream %r cannot be read: %s", stream, reason)
         self._unreadable[stream] = reason
+
+
+def _close_soon(pump: Pump) -> None:
+    """Stop a pump, whose flows are not sent any more. One that waits for a datastore which has fallen silent is left
+    behind: what there is to do about all other streams does not wait with it."""
+    closing = threading.Thread(target=_close, args=(pump,), name="tidings-close", daemon=True)
+    closing.start()
+    closing.join(CLOSE_PATIENCE_S)
+    if closing.is_alive():
+        logger.warning("the log of stream %r in %s does not answer, and is left", pump.stream.name, pump.stream.log)
+
+
+def _close(pump: Pump) -> None:
+    try:
+        pump.close()
+    except Exception as error:  # noqa: BLE001 - a log may be anybody's, and this one is of no concern any more
+        logger.warning("the log of stream %r could not be closed: %r", pump.stream.name, error)

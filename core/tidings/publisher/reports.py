@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidings.allocation_policies import Limits
+from tidings.coordination.origins import note_origin
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
 from tidings.errors import ENDING, InvalidOption, TidingsError
 from tidings.flows import Flow
-from tidings.logs import FollowedLog, TailedLog
+from tidings.logs import FollowedLog, MovableLog, TailedLog
 from tidings.positions import Position, Positions
 from tidings.publisher.pump import Pump
 
@@ -45,6 +46,7 @@ class Reporter:
         self._flows = flows
         self._may_send = may_send
         self._applied: dict[Pump, dict[str, Any]] = {}
+        self._origins: dict[Pump, Mapping[str, Any]] = {}
         self._troubles: dict[str, str] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidings-reports", daemon=True)
@@ -77,6 +79,7 @@ class Reporter:
                     self._apply(stream, pump)
                     self._report(stream, pump)
                     self._confirm(stream, pump)
+                    self._note_origin(pump)
                 except ENDING:
                     raise
                 except BaseException as error:  # noqa: BLE001 - it harms this stream alone
@@ -116,7 +119,7 @@ class Reporter:
         """Let a datastore forget what every flow has passed, whoever owns it."""
         if isinstance(pump.log, TailedLog):
             wanted = [flow for flow in self._flows() if flow.stream == stream]
-            markers = _datamarkers(self._coordination, wanted)
+            markers = read_datamarkers(self._coordination, wanted)
             upto = passed({flow: markers.get(flow) for flow in wanted}, pump.stream.shards)
             heads = {shard: held.head for shard, held in pump.log.bounds().items()}
             # A marker beyond the end is of a time before the datastore was restored.
@@ -125,8 +128,18 @@ class Reporter:
                     pump.log.followers_at([marker.position for marker in markers.values()])
                 pump.log.confirm(upto)
 
+    def _note_origin(self, pump: Pump) -> None:
+        """Note what the datastore is known by, again and again: its history goes on, and it may be gone one day."""
+        if not isinstance(pump.log, MovableLog) or pump.stream.log in pump.stream.replicas.values():
+            return
+        found = pump.log.origin()
+        if found is not None and found != self._origins.get(pump):
+            note_origin(self._coordination, found, pump.stream)
+            self._origins = {known: one for known, one in self._origins.items() if known in self._pumps.values()}
+            self._origins[pump] = found
 
-def _datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:
+
+def read_datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:
     """The datamarkers of the flows that have one, asked for all at once."""
     with tree.translating_errors():
         asked = {flow: tree.client.get_async(tree.path(*flow.place, "datamarker")) for flow in flows}

@@ -104,7 +104,7 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(run: Run, joined: Cluster
         ),
         (
             SPEC.replace("data/contacts", "data/others"),
-            "2: streams.contacts.log: the stream's log is delta:{folder}/data/contacts;",
+            "2: streams.contacts.log: the log of stream 'contacts' is not to be found in {folder}/data/others",
         ),
         (
             "streams:\n  new: {shards: 4, log: delta:data/new}\n  b: {log: delta:data/contacts}\n",

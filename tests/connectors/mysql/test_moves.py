@@ -1,0 +1,113 @@
+"""The log of a stream at another server: a replica that has the same history, and servers that only look like it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from tests.support.mysql_server import ITEMS, PASSWORD, Server, follow, needs_mariadb, running
+from tests.support.subscribers import Seen
+from tidings.cluster import Cluster
+from tidings.coordination.origins import read_origin
+from tidings.errors import LogMismatch
+from tidings.flow_status import status
+from tidings.testing import eventually
+
+TABLE = ITEMS.replace("items", "shop.items")
+
+pytestmark = needs_mariadb
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Server, Server]]:
+    """A primary, and a replica that has another id."""
+    monkeypatch.setenv("MYSQL_PWD", PASSWORD)
+    with running(1) as primary, running(2) as replica:
+        follow(replica, primary)
+        primary.sql("CREATE DATABASE shop", TABLE)
+        yield primary, replica
+
+
+def insert(server: Server, *numbers: int) -> None:
+    server.sql(*(f"INSERT INTO shop.items VALUES ({number}, 'item {number}')" for number in numbers))
+
+
+def heard(seen: Seen) -> set[int]:
+    return {int(one.object.rpartition("/")[2]) for one in seen.updates}
+
+
+def test_a_stream_goes_on_at_a_replica_and_at_no_other_server(cluster: Cluster, servers: tuple[Server, Server]) -> None:
+    primary, replica = servers
+    seen = Seen()
+    options = {"tables": ["shop.items"]}
+    cluster.create_stream("shop", 2, primary.address("shop"), options=options)
+    cluster.create_application("cache", ["shop"], start="earliest")
+    definition = cluster.stream("shop").definition
+
+    def known() -> dict[str, str]:
+        return read_origin(cluster.coordination, definition) or {}
+
+    def acknowledged() -> bool:
+        marks = [one.datamarker for one in status(cluster)]
+        return all(mark is not None and mark.position.seq > primary.seq() for mark in marks)
+
+    with contextlib.ExitStack() as ending:
+        ending.enter_context(cluster.subscribe("cache", seen))
+        ending.enter_context(cluster.publisher(token_interval=0.2, patience=1.0))
+        insert(primary, 1, 2, 3)
+        eventually(lambda: known().get("last") == f"0-1-{primary.seq()}" and acknowledged(), timeout=60)
+        assert known()["rows_of"].startswith("0-1-")
+
+        # Another server, of the same id, which has done as many things, and to a table of that name.
+        other = ending.enter_context(running(1))
+        other.sql("CREATE DATABASE shop", TABLE)
+        while other.seq() < primary.seq():
+            insert(other, 100 + other.seq())
+        with pytest.raises(LogMismatch, match=r"has other rows \(digest \w+\) than the stream has read \(\w+\)"):
+            cluster.move_stream("shop", other.address("shop"))
+
+        # The replica, while it is behind, and when it is not.
+        eventually(lambda: replica.seq() == primary.seq(), timeout=30)
+        replica.sql("STOP SLAVE")
+        insert(primary, 4)
+        eventually(lambda: 4 in heard(seen) and acknowledged(), timeout=30)
+        behind = rf"ends with transaction {replica.seq()}, and the stream has read {primary.seq()}: wait until"
+        with pytest.raises(LogMismatch, match=behind):
+            cluster.move_stream("shop", replica.address("shop"))
+        replica.sql("START SLAVE")
+        eventually(lambda: replica.seq() == primary.seq(), timeout=30)
+        replica.sql("STOP SLAVE")
+        primary.kill()
+        cluster.move_stream("shop", replica.address("shop"))
+        insert(replica, 5)
+        eventually(lambda: heard(seen) == {1, 2, 3, 4, 5}, timeout=60)
+        moved = replace(definition, log=replica.address("shop"))
+        eventually(
+            lambda: (read_origin(cluster.coordination, moved) or {}).get("last") == f"0-2-{replica.seq()}", timeout=60
+        )
+
+
+def test_a_replica_that_was_promoted_without_what_was_read_is_refused(
+    cluster: Cluster, servers: tuple[Server, Server]
+) -> None:
+    primary, replica = servers
+    seen = Seen()
+    cluster.create_stream("shop", 2, primary.address("shop"), options={"tables": ["shop.items"]})
+    cluster.create_application("cache", ["shop"], start="earliest")
+    with cluster.subscribe("cache", seen), cluster.publisher(token_interval=0.2, patience=1.0):
+        insert(primary, 1)
+        eventually(lambda: 1 in heard(seen) and read_origin(cluster.coordination, cluster.stream("shop").definition))
+        eventually(lambda: replica.seq() == primary.seq(), timeout=30)
+        replica.sql("STOP SLAVE")
+        insert(primary, 2)
+        lost = primary.seq()
+        eventually(
+            lambda: all(one.datamarker and one.datamarker.position.seq > lost for one in status(cluster)), timeout=30
+        )
+        insert(replica, 3, 4)
+        with pytest.raises(LogMismatch, match=rf"has 0-2-{lost} where the stream has read 0-1-{lost}: "):
+            cluster.move_stream("shop", replica.address("shop"))
+    assert heard(seen) == {1, 2}
