@@ -21,8 +21,8 @@ class Member:
         self.name = name
         self.log = folder / f"{name}.log"
         self.has_clock = "LD_PRELOAD" in (env or {})
-        self.unasked: list[int] = []
-        """The codes with which it has ended although nobody had asked it to."""
+        self.unasked: list[str] = []
+        """What it said last, each time that it has ended although nobody had asked it to."""
         self._command = list(command)
         self._folder = folder
         self._env = {**os.environ, **(env or {})}
@@ -52,7 +52,7 @@ class Member:
     def revive(self) -> None:
         """Start it if it has ended by itself, as a supervisor would."""
         if self._wanted and self._process is not None and self.pid is None:
-            self.unasked.append(self._process.returncode)
+            self.unasked.append(f"{self._last_words()} ({self._process.returncode})")
             self.start()
 
     def kill(self) -> None:
@@ -80,9 +80,9 @@ class Member:
             time.sleep(0.05)
         self.kill()
 
-    def last_words(self, lines: int = 3) -> str:
-        text = self.log.read_text(errors="replace") if self.log.exists() else ""
-        return "\n".join(text.splitlines()[-lines:])
+    def _last_words(self) -> str:
+        lines = self.log.read_text(errors="replace").splitlines()
+        return lines[-1][:200] if lines else "nothing"
 
     def _signal(self, sent: signal.Signals) -> None:
         if self.pid is not None:

@@ -22,7 +22,7 @@ from tests.soak.world import Shape, World, world
 TICK_S = 0.25
 SAMPLE_S = 1.0
 SAY_S = 5.0
-START_S = 240.0  # until everybody has heard something
+START_S = 300.0  # until everybody has heard something
 END_S = 300.0  # until all has arrived, once all is well again
 
 START = "start"
@@ -63,8 +63,10 @@ class Soak:
 
     def run(self, kinds: frozenset[str], seconds: float) -> Verdict:
         verdict = Verdict()
+        self._world.start_drivers()
+        self._until(self._world.drivers_work, START_S / 2, "all pipelines work")
         self._world.start()
-        if not self._until(self._all_have_heard, START_S, "all have heard something"):
+        if not self._until(self._all_have_heard, START_S / 2, "all have heard something"):
             verdict.findings = [Finding(START, f"not all have heard something within {START_S:g} s")]
             return verdict
         for kind, reason in self._world.left_out.items():
@@ -171,8 +173,8 @@ class Soak:
         written = f"{self.history.written_bytes // resources.MIB:,} MiB were written"
         self._say(f"most: {resources.largest(self._samples)}; {used // resources.MIB:,} MiB on the disk, {written}")
         for member in self._world.members.values():
-            if member.unasked:
-                self._say(f"{member.name} ended by itself, with {member.unasked}, and was started again")
+            for words in member.unasked:
+                self._say(f"{member.name} ended by itself, and was started again: {words}")
         return found
 
     def _clock(self) -> str:

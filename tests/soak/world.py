@@ -126,6 +126,18 @@ class World:
     def subscribers(self, application: str) -> list[Member]:
         return [one for name, one in self.members.items() if name.rpartition("-")[0] == application]
 
+    def start_drivers(self) -> None:
+        """Start what takes longest, and what it needs to have something to do."""
+        for name, member in self.members.items():
+            if name.startswith(("driver", "producer")):
+                member.start()
+
+    def drivers_work(self) -> bool:
+        """Whether the pipeline has written something, if there is one."""
+        if SPARK in self.shape.without:
+            return True
+        return not all(bounds.empty for bounds in self.cluster.stream("evens").log.bounds().values())
+
     def start(self) -> None:
         for member in self.members.values():
             member.start()
@@ -187,7 +199,7 @@ class World:
         # A process each: in one that runs both, one that has failed would wait until the other has ended, too.
         for pipeline in ("evens", SERVICE):
             name = f"driver-of-{pipeline}"
-            options = ["--zookeeper", self._zookeeper_of(name), *SESSION]
+            options = ["--zookeeper", self._zookeeper_of(name), "--session-timeout", "12"]  # it is slow to start again
             self._command(name, "run", pipeline, *options, env=HASTY, clock=False)
 
     def _gateways_and_clients(self) -> None:
@@ -210,7 +222,7 @@ class World:
         self._module("clients", "listening", *files, *more)
 
     def _publisher(self, name: str) -> None:
-        options = ["--name", name, "--token-interval", "0.5", "--zookeeper", self._zookeeper_of(name), *SESSION]
+        options = ["--name", name, "--token-interval", "1", "--zookeeper", self._zookeeper_of(name), *SESSION]
         program = ["-m", "tests.soak.leaking"] if LEAKS in self.shape.sabotage else PROGRAM[1:]
         self._member(name, [sys.executable, *program, "publisher", *options])
 

@@ -18,10 +18,10 @@ SMALL = frozenset({DATABASES, SPARK})
 @pytest.mark.slow
 @pytest.mark.skipif(LACKING is not None, reason=LACKING or "")
 def test_under_faults_of_all_kinds_nothing_is_lost_invented_or_out_of_order(tmp_path: Path) -> None:
-    verdict = run(Shape(seed=4, minutes=1.1, clients=100), tmp_path)
+    verdict = run(Shape(seed=3, minutes=1.1, clients=100), tmp_path, ending=200.0)
     assert verdict.findings == []
     assert verdict.acknowledged > 500
-    assert len({fault.kind for fault in verdict.faults}) >= len(plan.KINDS) - 2
+    assert {fault.kind for fault in verdict.faults} >= set(plan.KINDS) - {plan.DISK, plan.CLOCK}, "all that can be had"
 
 
 @pytest.mark.slow
