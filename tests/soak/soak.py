@@ -23,7 +23,7 @@ TICK_S = 0.25
 SAMPLE_S = 1.0
 SAY_S = 5.0
 START_S = 300.0  # until everybody has heard something
-END_S = 300.0  # until all has arrived, once all is well again
+END_S = 600.0  # until all has arrived, once all is well again
 
 START = "start"
 
