@@ -4,12 +4,13 @@
 PYTHON ?= python3
 ARGS ?=
 WORKERS ?= 2
+MINUTES ?= 3
 VENV := .venv
 PACKAGES := $(VENV)/.tidings-packages
 JARS := $(VENV)/.tidings-jars
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench mutants package clean
+.PHONY: help demo test lint bench soak mutants package clean
 .DELETE_ON_ERROR:
 
 help: ## what can be made (this list)
@@ -38,6 +39,10 @@ lint: $(PACKAGES) ## format and rules (ruff), types (mypy), who imports whom (im
 bench: $(JARS) ## all benchmarks; ONLY=<name> one of them, QUICK=1 in under a minute
 	@echo "bench: $(or $(ONLY),all)$(if $(QUICK), (quick))"
 	@$(VENV)/bin/python -m bench $(ONLY) $(if $(QUICK),--quick) $(ARGS)
+
+soak: $(JARS) ## everything at once under random faults, watched from outside; MINUTES=3, SEED=<number> repeats a plan of faults
+	@echo "soak: $(MINUTES) minutes of faults"
+	@$(VENV)/bin/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 mutants: $(JARS) ## faults put into a copy of the code, one at a time: which test finds each; ONLY=<name> one of them
 	@echo "mutants: $(or $(ONLY),all)"

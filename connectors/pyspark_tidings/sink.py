@@ -25,7 +25,7 @@ from tidings.errors import InvalidOption
 from tidings.logs import UNKNOWN_ENDS, Transaction, WritableLog
 from tidings.pipelines.checkpoint import covered, query_id
 from tidings.streams import Stream
-from tidings.updates import PUBLISHED, checked, timed, without_tombstones
+from tidings.updates import MAX_DELIVERABLE_BYTES, PUBLISHED, checked, timed, without_tombstones
 
 INLINE_BYTES = 2**20
 
@@ -47,7 +47,8 @@ class _Writing:
     def stage(self, batches: Iterator[pa.RecordBatch]) -> Staged:
         """Check the rows of one task and put them where the driver finds them."""
         # What stands for updates that were collected is none, and a gc event is of its own stream.
-        tables = (checked(batch) for batch in map(without_tombstones, batches))
+        plain = map(without_tombstones, batches)
+        tables = (checked(batch, max_payload_bytes=MAX_DELIVERABLE_BYTES) for batch in plain)
         tables = (table.filter(pc.invert(EXPLICIT.mask(table))) for table in tables)
         small: list[pa.Table] = []
         size = 0

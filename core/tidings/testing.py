@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from tidings.logs import Log, ends
 from tidings.positions import Positions
-from tidings.updates import SCHEMA, TOMBSTONE, checked, from_rows, shard_of, shards_of, timed
+from tidings.updates import MAX_DELIVERABLE_BYTES, SCHEMA, TOMBSTONE, checked, from_rows, shard_of, shards_of, timed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -140,7 +140,7 @@ def _output(stage: Stage, batch: DataFrame, state: State) -> pa.Table:
     from tidings.pipelines.query import ordered
 
     made = stage.apply(stage.prepare(batch), state)
-    return from_rows([]) if made is None else checked(ordered(made))
+    return from_rows([]) if made is None else checked(ordered(made), max_payload_bytes=MAX_DELIVERABLE_BYTES)
 
 
 def _listed(rows: pa.Table) -> list[str]:

@@ -15,6 +15,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+_LIBC = ctypes.CDLL(None)  # found here, since a process that was just forked had better look for nothing
+
 
 def missing() -> str | None:
     """What is not installed that a server needs, or None."""
@@ -66,4 +68,4 @@ def free_port() -> int:
 def die_with_parent() -> None:
     """Let the server go when the tests go, however they do."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        _LIBC.prctl(1, signal.SIGKILL)

@@ -57,13 +57,20 @@ class Disk:
                 yield folder
 
 
+def missing() -> str | None:
+    """What is missing to mount a disk, or None."""
+    if os.geteuid() != 0 or not all(map(shutil.which, ("mkfs.ext4", "mount", "losetup"))):
+        return "needs root and loop devices, to mount a disk of its own"
+    if subprocess.run(["losetup", "-f"], capture_output=True, check=False).returncode:
+        return "needs a loop device, to mount a disk of its own"
+    return None
+
+
 @contextlib.contextmanager
 def disk(place: Path, size: int = DISK_BYTES) -> Iterator[Disk]:
     """A new disk, whose image is in this folder; the test is skipped where none can be mounted."""
-    if os.geteuid() != 0 or not all(map(shutil.which, ("mkfs.ext4", "mount", "losetup"))):
-        pytest.skip("needs root and loop devices, to mount a disk that loses its power")
-    if subprocess.run(["losetup", "-f"], capture_output=True, check=False).returncode:
-        pytest.skip("needs a loop device, to mount a disk that loses its power")
+    if (lacking := missing()) is not None:
+        pytest.skip(lacking)
     image = place / "image"
     with open(image, "wb") as file:
         file.truncate(size)

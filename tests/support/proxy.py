@@ -11,7 +11,7 @@ from types import TracebackType
 class Proxy:
     """Listens on a port of its own and passes everything on to `target`, until `cut`; and again after `heal`.
 
-    After `freeze` the connections that are there stay, and nothing is passed on.
+    After `freeze` the connections that are there stay, and nothing is passed on; after `mute`, no answer is.
     """
 
     def __init__(self, target: str) -> None:
@@ -22,8 +22,8 @@ class Proxy:
         self.accepted = 0  # connections, ever
         self.withheld = 0  # pieces of what clients said and was not passed on
         self._cut = False
-        self._thawed = threading.Event()
-        self._thawed.set()
+        self._asking, self._answering = threading.Event(), threading.Event()  # which way is open
+        self._thaw()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._accepting = threading.Thread(target=self._accept, name="proxy", daemon=True)
         self._accepting.start()
@@ -43,12 +43,21 @@ class Proxy:
 
     def freeze(self) -> None:
         """Pass nothing on, and tell nobody."""
-        self._thawed.clear()
+        self._asking.clear()
+        self._answering.clear()
+
+    def mute(self) -> None:
+        """Pass on what clients say, and nothing that they are answered."""
+        self._answering.clear()
 
     def heal(self) -> None:
         with self._lock:
             self._cut = False
-        self._thawed.set()
+        self._thaw()
+
+    def _thaw(self) -> None:
+        self._asking.set()
+        self._answering.set()
 
     def __enter__(self) -> Proxy:
         return self
@@ -57,7 +66,7 @@ class Proxy:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.cut()
-        self._thawed.set()
+        self._thaw()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # else `accept` does not notice
         self._listener.close()
@@ -80,16 +89,15 @@ class Proxy:
                 server.settimeout(None)
                 self._open |= {client, server}
                 self.accepted += 1
-            for source, sink in ((client, server), (server, client)):
-                ends = (source, sink, source is client)
-                threading.Thread(target=self._pass_on, args=ends, name="proxy-pass", daemon=True).start()
+            for way in ((client, server, self._asking), (server, client, self._answering)):
+                threading.Thread(target=self._pass_on, args=way, name="proxy-pass", daemon=True).start()
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket, asks: bool) -> None:
+    def _pass_on(self, source: socket.socket, sink: socket.socket, is_open: threading.Event) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65536):
-                if asks and not self._thawed.is_set():
+                if is_open is self._asking and not is_open.is_set():
                     self.withheld += 1
-                self._thawed.wait()
+                is_open.wait()
                 sink.sendall(data)
         with self._lock:
             for end in (source, sink):

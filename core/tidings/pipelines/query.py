@@ -21,7 +21,7 @@ from tidings.pipelines.checkpoint import covered, query_id
 from tidings.pipelines.definition import PipelineDefinition
 from tidings.pipelines.progress import Progress, ProgressMeter
 from tidings.stages.state import Head, State
-from tidings.updates import PUBLISHED, STAMPED, checked, timed
+from tidings.updates import MAX_DELIVERABLE_BYTES, PUBLISHED, STAMPED, checked, timed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -130,7 +130,8 @@ class PipelineRun:
         state = State(self.pipeline.tables, app, batch_id, self._heads)
         made = self.pipeline.stage.apply(batch, state)
         if self.pipeline.output is not None:
-            rows = PUBLISHED.empty_table() if made is None else timed(checked(ordered(made)))
+            made = PUBLISHED.empty_table() if made is None else ordered(made)
+            rows = timed(checked(made, max_payload_bytes=MAX_DELIVERABLE_BYTES))
             self._check_lock()
             appended = self.pipeline.output.writable_log.append(rows, transaction)
             written = 0 if appended is None else len(rows)

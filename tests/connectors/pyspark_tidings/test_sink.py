@@ -17,6 +17,7 @@ from tidings.logs import UNKNOWN_ENDS, Transaction
 from tidings.stream_definition import StreamDefinition
 from tidings.streams import Stream
 from tidings.testing import check_log, held, make_updates
+from tidings.updates import MAX_DELIVERABLE_BYTES
 from tidings_connectors.delta.log import DeltaLog
 
 
@@ -45,6 +46,16 @@ def test_a_dataframe_is_appended_with_all_its_columns(
     order = [("object", "ascending"), ("version", "ascending")]
     for name in ("object", "version", "attributes", "payload"):
         assert rows.sort_by(order)[name].to_pylist() == written.sort_by(order)[name].to_pylist(), name
+
+
+def test_the_largest_payload_that_a_producer_may_publish_is_appended(
+    spark: SparkSession, stream: Stream, options: dict[str, str]
+) -> None:
+    rows = spark.range(1).selectExpr(
+        "'alice' as object", f"cast(repeat('x', {MAX_DELIVERABLE_BYTES}) as binary) as payload"
+    )
+    rows.write.format("tidings").options(**options).mode("append").save()
+    assert [len(payload) for payload in held(stream.log)["payload"].to_pylist()] == [MAX_DELIVERABLE_BYTES]
 
 
 def test_columns_that_are_left_out_get_their_defaults(

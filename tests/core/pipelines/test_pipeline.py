@@ -18,7 +18,7 @@ from tidings.stages.filter import FilterStage
 from tidings.stages.state import State
 from tidings.streams import Stream
 from tidings.testing import check_log, eventually, held, make_updates
-from tidings.updates import from_rows
+from tidings.updates import MAX_DELIVERABLE_BYTES, from_rows
 
 EVERYTHING = FilterStage(filter="object exists")
 
@@ -42,6 +42,15 @@ def test_a_pipeline_writes_what_its_stage_returns_and_goes_on_where_it_ended(
     contacts.writable_log.append(make_updates(50, seed=1))
     make(stage=EVERYTHING).run(spark, once=True)
     assert len(held(copies.log)) == len(expected) + 50
+
+
+def test_a_pipeline_passes_on_the_largest_payload_that_a_producer_may_publish(
+    spark: SparkSession, contacts: Stream, copies: Stream, make: Make
+) -> None:
+    with contacts.producer(max_payload_bytes=MAX_DELIVERABLE_BYTES) as producer:
+        producer.publish("alice", 1, payload=bytes(MAX_DELIVERABLE_BYTES)).result(60)
+    make(stage=EVERYTHING).run(spark, once=True)
+    assert [len(payload) for payload in held(copies.log)["payload"].to_pylist()] == [MAX_DELIVERABLE_BYTES]
 
 
 def test_a_repeated_batch_is_written_once(spark: SparkSession, contacts: Stream, copies: Stream, make: Make) -> None:

@@ -135,12 +135,13 @@ class Routes:
     def retry(self) -> Effects:
         """Look for routes where there are none, and close links that nobody needs."""
         effects: list[Effect] = []
+        for name in [name for name, link in self._links.items() if self._urls.get(name) != link.url]:
+            effects += self._close_link(name)
         for session in self._sessions:
             if not session.routed:
                 effects += self._find(session)
-        for name, link in list(self._links.items()):
-            if not link.wanted or self._urls.get(name) != link.url:
-                effects.append(CloseLink(self._links.pop(name)))
+        for name in [name for name, link in self._links.items() if not link.wanted]:
+            effects += self._close_link(name)
         return effects
 
     # Other gateways
@@ -167,8 +168,8 @@ class Routes:
             if session is None or self.shard(client) in self.here:
                 continue
             if answer.kind == "have":
-                link.wanted.add(client)  # a late `not` may have taken it out, that was for an earlier question
-                effects += self._found(session)
+                # Else it was dropped since, or a late `not` has taken it out: then the holder is asked again.
+                effects += self._found(session) if client in link.wanted else NOTHING
             elif answer.kind == "lost":
                 effects.append(self._displaced(session))
             else:
@@ -208,6 +209,16 @@ class Routes:
         known = self._links.get(name)
         if known is not None and known.url == url:
             return known, NOTHING
+        closed = self._close_link(name) if known is not None else NOTHING
         logger.info("flows of clients here are with gateway %s at %s", name, url)
         link = self._links[name] = Link(url, self._secret, tls=self._tls)
-        return link, (OpenLink(link),) if known is None else (CloseLink(known), OpenLink(link))
+        return link, (*closed, OpenLink(link))
+
+    def _close_link(self, name: str) -> Effects:
+        """Leave a gateway; clients whose rows came from there have no route any more."""
+        link = self._links.pop(name)
+        for client in link.wanted:
+            session = self._sessions.get(client)
+            if session is not None and self.shard(client) not in self.here:
+                session.routed = False
+        return (CloseLink(link),)

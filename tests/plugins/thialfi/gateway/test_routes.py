@@ -132,5 +132,39 @@ def test_a_late_refusal_does_not_take_the_route_of_a_client_that_has_come_again(
     _, link = stand.linked()
     again, _ = stand.come()  # its older channel is open still: the holder is asked anew
     assert list(stand.routes.relay_answered(link, RelayAnswer("not", [7]))) == []
+    assert list(stand.routes.relay_answered(link, RelayAnswer("have", [7]))) == []
+    assert (list(stand.routes.retry()), link.wanted) == ([], {7})  # so it is asked once more
     assert list(stand.routes.relay_answered(link, RelayAnswer("have", [7]))) == [MarkOnline(again)]
-    assert (link.wanted, list(stand.routes.retry())) == ({7}, [])
+
+
+def test_a_late_confirmation_is_none_once_the_holder_was_told_to_send_nothing_more() -> None:
+    stand = Stand()
+    stand.held_by("g2")
+    session, (opened,) = stand.come()
+    assert isinstance(opened, OpenLink)
+    stand.held_by("g1")  # where it has not been opened yet
+    assert list(stand.routes.relay_answered(opened.link, RelayAnswer("have", [7]))) == []
+    assert not session.routed
+
+
+def test_a_gateway_that_vanishes_and_comes_again_with_its_flows_is_asked_again() -> None:
+    stand = Stand()
+    session, link = stand.linked()
+    held = {stand.routes.shard(7): "g2"}
+    assert list(stand.routes.flows_placed(held, {})) == [CloseLink(link)]
+    assert not session.routed
+    (opened,) = stand.routes.flows_placed(held, URLS)
+    assert isinstance(opened, OpenLink)
+    assert opened.link.wanted == {7}
+    assert list(stand.routes.relay_answered(opened.link, RelayAnswer("have", [7]))) == [MarkOnline(session)]
+
+
+def test_a_gateway_that_is_elsewhere_now_is_asked_for_all_clients_again() -> None:
+    stand = Stand()
+    session, link = stand.linked()
+    other = next(client for client in range(8, 100) if stand.routes.shard(client) == stand.routes.shard(7))
+    stand.come(other)
+    effects = list(stand.routes.flows_placed({stand.routes.shard(7): "g2"}, {"g2": "http://elsewhere"}))
+    assert effects[0] == CloseLink(link)
+    assert isinstance(effects[1], OpenLink)
+    assert (effects[1].link.wanted, session.routed) == ({7, other}, False)
