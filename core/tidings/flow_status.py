@@ -14,7 +14,7 @@ from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
 from tidings.errors import ForeignValue, InvalidOption, PositionsLost, TidingsError
 from tidings.flows import NODES, Flow
-from tidings.logs import Log, WritableLog, identity_of
+from tidings.logs import Log, TailedLog, WritableLog, identity_of
 from tidings.positions import START, Bounds, Position, Positions
 from tidings.stream_definition import streams_by_name
 
@@ -35,7 +35,7 @@ class FlowStatus:
     | `unassigned` | no publisher owns the flow |
     | `waiting` | a publisher owns it, and no running subscriber holds it |
     | `failing` | a running subscriber should have it, and cannot be reached, or refuses it, for this `reason` |
-    | `running` | a publisher owns it, and sends it to a running subscriber; a `reason` says which updates were lost |
+    | `running` | a publisher sends it to a running subscriber; a `reason` says what was lost, or is not there yet |
     | `parked` | it cannot go on, for this `reason`: a handler that failed again and again, say; nothing is sent |
     """
 
@@ -148,6 +148,7 @@ class _Reading:
         self._identity: str | None = None
         self._bounds: dict[int, Bounds] = {}
         self._ages: dict[tuple[int, Position], float] = {}
+        self._aside: set[Position] = set()
         self._dense = False
         try:
             known = cluster.stream(stream)
@@ -156,6 +157,9 @@ class _Reading:
                 self._bounds = log.bounds()
                 self._identity = identity_of(log, known.definition)
                 there = {(shard, self._stand(marker)) for shard, marker in stands}
+                if isinstance(log, TailedLog):
+                    self._aside = {at for _, at in there if log.aside(at)}
+                    there = {(shard, at) for shard, at in there if at not in self._aside}
                 for together in _passes({self._held(*one) for one in there if self._behind(*one)}):
                     self._ages |= _ages(log, together)
         except TidingsError as error:
@@ -163,6 +167,11 @@ class _Reading:
 
     def head(self, shard: int) -> Position | None:
         return self._bounds[shard].head if shard in self._bounds else None
+
+    def beginning(self, datamarker: Datamarker) -> str | None:
+        """What is to be said of a flow that is not in the log yet."""
+        aside = self._stand(datamarker) in self._aside
+        return "it begins with a snapshot of its own, which is read for it or taken just now" if aside else None
 
     def _stand(self, datamarker: Datamarker) -> Position:
         """Where the datamarker is in this log: before all of it, if it is that of another one in its place."""
@@ -239,10 +248,11 @@ def _status(flow: Flow, record: _Record, live: set[str], log: _Reading) -> FlowS
     if owner:
         troubles: tuple[tuple[str, FlowState], ...] = (("parked", "parked"), ("trouble", "failing"))
         state = next((name for key, name in troubles if holder.get(key)), "running") if current else "waiting"
+    told = holder.get("parked") or holder.get("trouble") or holder.get("lost")
     return FlowStatus(
         flow,
         state,
-        (holder.get("parked") or holder.get("trouble") or holder.get("lost")) if current else None,
+        (told or (log.beginning(marker) if marker else None)) if current else None,
         owner.get("publisher"),
         owner.get("host"),
         owner.get("pid"),

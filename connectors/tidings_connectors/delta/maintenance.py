@@ -7,6 +7,7 @@ next vacuum.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import logging
@@ -169,8 +170,9 @@ class Maintenance:
         delta_staging.vacuum(self._table.folder, grace_hours, full=True)
         oldest = time.time() - grace_hours * 3600
         for draft in self._table.drafts():
-            if draft.stat().st_mtime < oldest:
-                draft.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # others look for them, too
+                if draft.stat().st_mtime < oldest:
+                    draft.unlink()
 
     def _run(self, version: int) -> None:
         try:
@@ -202,8 +204,11 @@ class Maintenance:
         pause = time.monotonic() - self._vacuumed
         if not VACUUM_PAUSE_S <= pause <= VACUUM_INTERVAL_S:
             return pause > VACUUM_INTERVAL_S
-        sizes = [path.stat().st_size for path in self._table.folder.glob("*.parquet")]
-        return sum(sizes) > 2 * sum(segment.size for segment in self._table.refresh().segments)
+        size = 0
+        for path in self._table.folder.glob("*.parquet"):
+            with contextlib.suppress(FileNotFoundError):
+                size += path.stat().st_size
+        return size > 2 * sum(segment.size for segment in self._table.refresh().segments)
 
     def _merge(self, runs: Sequence[Sequence[Segment]], snapshot: SegmentSnapshot) -> int:
         """Put one segment in the place of each run, with the tombstones that lie over it; how many files went away.

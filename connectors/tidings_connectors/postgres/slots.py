@@ -6,9 +6,11 @@ the one that is kept ahead of it for those who are.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tidings.errors import LogMismatch, LogRestored, LogUnavailable, PositionsLost
@@ -31,7 +33,7 @@ from tidings_connectors.postgres.lead import DROP, LeadSlot
 from tidings_connectors.postgres.wal import LOST, lsn_text
 
 PATIENCE_S = 5.0  # with transactions that are open when the slot is made
-WAITING = "PostgreSQL at %s waits for transactions that are open before it makes replication slot %r (pg_stat_activity)"
+WAITING = "PostgreSQL at %s waits for transactions that are open before it lets stream %r begin (pg_stat_activity)"
 STATE_MAX_AGE_S = 0.2  # which is good enough for those who ask again and again
 
 STATE = f"""
@@ -132,16 +134,23 @@ class Slot:
         The server waits until all transactions are over that were open when it began, which may be long.
         """
         self.lead.drop()
-        told = threading.Timer(PATIENCE_S, logger.warning, (WAITING, self._server, self.name))
-        told.start()
         try:
-            self._moving.rows(self.making)
+            with self.telling_who_waits():
+                self._moving.rows(self.making)
         except Error as error:
             if error.pgcode == LIMIT_EXCEEDED:
                 raise self.too_few() from error
             if error.pgcode != DUPLICATE_OBJECT:
                 with translating_errors(self._server):
                     raise
+
+    @contextlib.contextmanager
+    def telling_who_waits(self) -> Iterator[None]:
+        """Say so if the server waits for open transactions, as it does before it makes a slot."""
+        told = threading.Timer(PATIENCE_S, logger.warning, (WAITING, self._server, self._stream))
+        told.start()
+        try:
+            yield
         finally:
             told.cancel()
 

@@ -203,9 +203,10 @@ class PostgresTables:
             name = f"{self._slot.name[:46]}_{uuid.uuid4().hex[:16]}"
             cursor = exporting.cursor()
             try:
-                cursor.execute(
-                    f"CREATE_REPLICATION_SLOT {quoted_name(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
-                )
+                with self._slot.telling_who_waits():
+                    cursor.execute(
+                        f"CREATE_REPLICATION_SLOT {quoted_name(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+                    )
             except Error as error:
                 if error.pgcode == LIMIT_EXCEEDED:
                     raise self._slot.too_few() from error

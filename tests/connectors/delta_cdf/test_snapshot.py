@@ -269,6 +269,8 @@ def test_who_follows_the_log_does_not_wait_for_a_late_snapshot(cluster: Cluster,
             write_deltalake(place, people(_400="meanwhile"), mode="append")
             eventually(lambda: len(first.updates) == 252)
             assert second.updates == []
+            reasons = {one.reason for one in status(cluster, application="second")}
+            assert reasons == {"it begins with a snapshot of its own, which is read for it or taken just now"}
             held.goes_on.set()
             eventually(lambda: len(second.updates) == 252)
     assert len(first.updates) == 252

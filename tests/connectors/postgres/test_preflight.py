@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent import futures
+from pathlib import Path
 
 import pytest
 
@@ -217,15 +218,21 @@ def test_a_server_whose_slots_are_all_taken_by_readers(own_server: PostgresServe
         log.reader().read(after, 10)
 
 
+@pytest.mark.parametrize("snapshot", [False, True])
 def test_who_waits_for_an_open_transaction_says_so(
-    database: Database, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path,
+    snapshot: bool,
 ) -> None:
     monkeypatch.setattr("tidings_connectors.postgres.slots.PATIENCE_S", 0.1)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE PUBLICATION p FOR TABLE t")
     with futures.ThreadPoolExecutor(1) as pool:
         with database.transaction() as cursor:
             cursor.execute("INSERT INTO t VALUES (1)")
-            making = pool.submit(create_log, database.stream(publication="p"))
+            stream = database.stream(publication="p", snapshot=snapshot, snapshot_folder=str(tmp_path))
+            making = pool.submit(create_log, stream)
             eventually(lambda: "waits for transactions that are open" in caplog.text)
             assert not making.done()
         making.result(30).close()
