@@ -13,12 +13,14 @@ from tests.soak.checker import Finding
 MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WARM_S = 10.0  # of a process's life that say nothing: it loads what it needs
+DRIVER_WARM_S = 60.0  # of one with a Spark session: a JVM takes its time, and pools of threads fill
 JUDGED_SAMPLES = 9  # of a life; of shorter ones only the ceiling is known
 DISK_BASE_BYTES = 1024 * MIB
 DISK_FACTOR = (
     12  # bytes on the disk for each that was written: streams made of streams, and files that are kept for an hour
 )
 
+DRIVERS = "driver-of-"
 GROWTH = {"memory": 768 * MIB, "threads": 60, "descriptors": 150}
 """By how much the least that a process uses late in its life may be above the most that it used early."""
 CEILINGS = {"memory": 4096 * MIB, "threads": 1000, "descriptors": 4000}
@@ -83,7 +85,8 @@ def unbounded(samples: Sequence[Sample]) -> Iterator[Finding]:
     for one in samples:
         lives[one.member, one.pid].append(one)
     for (member, _), life in lives.items():
-        warm = [one for one in life if one.time >= life[0].time + WARM_S]
+        cold = DRIVER_WARM_S if member.startswith(DRIVERS) else WARM_S
+        warm = [one for one in life if one.time >= life[0].time + cold]
         third = len(warm) // 3
         for what, growth in GROWTH.items():
             used = [getattr(one, what) for one in life]
@@ -93,7 +96,9 @@ def unbounded(samples: Sequence[Sample]) -> Iterator[Finding]:
                 early = max(getattr(one, what) for one in warm[:third])
                 late = min(getattr(one, what) for one in warm[-third:])
                 if late - early > growth:
-                    yield Finding(what, f"{member} has {_amount(what, early)}, and later never below {late}")
+                    yield Finding(
+                        what, f"{member} has {_amount(what, early)}, and later never below {_amount(what, late)}"
+                    )
 
 
 def unbounded_disk(used: int, written: int) -> Iterator[Finding]:
