@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
+from urllib.parse import unquote
 
 from tidings.allocation_policies import Limits
 from tidings.errors import InvalidOption
@@ -106,7 +107,7 @@ def split_address(address: str) -> tuple[str, str]:
         raise InvalidOption(f"{address!r} is no log: write a scheme and a place, as in delta:/data/contacts")
     if "\0" in location:
         raise InvalidOption(f"{address!r} is no log: no place has a NUL in its name")
-    if _SECRET.search(location):
+    if _SECRET.search(location) or _SECRET.search(unquote(location)):
         raise InvalidOption(
             f"the address of a {scheme} log must not hold a password, since it is kept in ZooKeeper and shown: "
             "give it by the environment or by a file, as docs/tail-a-database.md says"

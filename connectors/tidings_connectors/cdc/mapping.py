@@ -33,13 +33,11 @@ import pyarrow.compute as pc
 import xxhash
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from tidings.errors import InvalidOption
 from tidings.updates import (
     BYTES_PER_ATTRIBUTE,
     MAX_ATTRIBUTES_BYTES,
     MAX_OBJECT_BYTES,
     MAX_PAYLOAD_BYTES,
-    MAX_VERSION,
     SCHEMA,
     shards_of,
 )
@@ -48,6 +46,8 @@ from tidings_connectors.cdc.changes import TRUNCATE, Changes, Column
 TOO_LARGE = "left out: too large"
 MAX_LISTED_BYTES = MAX_ATTRIBUTES_BYTES // 2  # of the listed columns in one row; the rest is ample for all other names
 ALWAYS_ATTRIBUTES = ("schema", "table", "operation")
+TOLD_ATTRIBUTES = ("payload", "attributes")  # which say what was left out
+NO_VERSION = "left out: no whole number"
 BEFORE = "before."  # and the name of a column: what it was before
 ESCAPED = r'["\\\x00-\x1f]'  # what JSON does not take as it is
 
@@ -77,8 +77,8 @@ class RowMapping(BaseModel):
     @field_validator("attributes")
     @classmethod
     def _not_taken(cls, names: list[str]) -> list[str]:
-        if taken := [name for name in names if name in ALWAYS_ATTRIBUTES]:
-            raise ValueError(f"{taken[0]!r} is always an attribute, and says what happened: a column cannot be, too")
+        if taken := [name for name in names if name in ALWAYS_ATTRIBUTES + TOLD_ATTRIBUTES]:
+            raise ValueError(f"the attribute {taken[0]!r} says what happened, or was left out: a column cannot be that")
         return names
 
     @field_validator("before")
@@ -135,16 +135,17 @@ def updates_of(changes: Changes, mapping: RowMapping, shards: int) -> pa.Table:
         if column.unknown is not None:
             everywhere = pc.or_(everywhere, column.unknown)
     payloads, reasons = _payloads(changes, mapping)
+    versions, no_versions = _versions(changes, mapping)
     columns = {
         "shard": shards_of(placed, shards),
         "seq": changes.seqs,
         "index": changes.indexes,
         "object": objects,
-        "version": _versions(changes, mapping),
+        "version": versions,
         "kind": pa.repeat(pa.scalar("data"), count),
         "range": np.ones(count, np.int64),
         "source": pa.nulls(count, pa.string()),
-        "attributes": _attributes(changes, mapping, reasons),
+        "attributes": _attributes(changes, mapping, reasons, no_versions),
         "payload": payloads,
         "time": changes.times,
     }
@@ -201,21 +202,19 @@ def keys_of(changes: Changes) -> pa.StringArray:
     return pc.binary_join_element_wise(*plain, ",", null_handling="emit_null")
 
 
-def _versions(changes: Changes, mapping: RowMapping) -> Any:
+def _versions(changes: Changes, mapping: RowMapping) -> tuple[Any, pa.StringArray]:
+    """The versions; null where there is none, and then the reason, unless it is NULL."""
     if mapping.version is None:
-        return changes.seqs
-    column = changes.column(mapping.version)
-    whole = pc.match_substring_regex(column.values, r"^[0-9]{1,18}$")
-    if not pc.all(pc.fill_null(whole, True)).as_py():
-        wrong = column.values.filter(pc.invert(pc.fill_null(whole, True)))[0].as_py()
-        raise InvalidOption(
-            f"column {column.name!r} of {changes.schema}.{changes.table} is no version, since it holds {wrong!r}: "
-            f"a version is a whole number from 0 to {MAX_VERSION}"
-        )
-    return pc.cast(column.values, pa.int64())
+        return changes.seqs, pa.nulls(len(changes), pa.string())
+    values = changes.column(mapping.version).values
+    whole = pc.match_substring_regex(values, r"^[0-9]{1,18}$")
+    # What one writer puts into one row must not stop all others.
+    return pc.cast(pc.if_else(whole, values, None), pa.int64()), pc.if_else(whole, None, NO_VERSION)
 
 
-def _attributes(changes: Changes, mapping: RowMapping, reasons: pa.StringArray) -> pa.MapArray:
+def _attributes(
+    changes: Changes, mapping: RowMapping, reasons: pa.StringArray, no_versions: pa.StringArray
+) -> pa.MapArray:
     count = len(changes)
     given: dict[str, Any] = {
         "schema": pa.repeat(pa.scalar(changes.schema), count),
@@ -228,9 +227,11 @@ def _attributes(changes: Changes, mapping: RowMapping, reasons: pa.StringArray) 
     listed, left_out = _fitting(columns)
     given |= listed
     if left_out is not None:
-        given["attributes"] = pc.coalesce(left_out, given.get("attributes", pa.scalar(None, pa.string())))
+        given["attributes"] = left_out
     if reasons.null_count < count:
-        given["payload"] = pc.coalesce(reasons, given.get("payload", pa.scalar(None, pa.string())))
+        given["payload"] = reasons
+    if no_versions.null_count < count:
+        given.setdefault("version", no_versions)  # a column of that name tells it itself
     values = np.stack([_array(value) for value in given.values()], axis=1).ravel()
     names = np.tile(np.array(list(given), object), count)
     known = values != None  # noqa: E711 - numpy compares value by value

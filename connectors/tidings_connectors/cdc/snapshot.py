@@ -69,6 +69,8 @@ class SnapshotOptions(RowMapping):
     def _has_a_folder(self) -> SnapshotOptions:
         if self.snapshot_folder is None and (self.snapshot or self.on_data_loss == "snapshot"):
             raise ValueError("a snapshot needs the option 'snapshot_folder'")
+        if self.snapshot_folder is not None and not Path(self.snapshot_folder).is_absolute():
+            raise ValueError("'snapshot_folder' is read by processes that run anywhere: begin it with a /")
         return self
 
 

@@ -14,7 +14,7 @@ from tidings_connectors.mysql.mariadb_gtid import Gtid, GtidState, after_transac
 from tidings_connectors.mysql.options import MysqlOptions
 from tidings_connectors.mysql.prepared import KEPT_BYTES, Held, PreparedTransactions, Undone
 from tidings_connectors.mysql.rows import Change, Draft, Shape, changed, truncated
-from tidings_connectors.mysql.statements import filled_table, may_change, savepoint_of, truncated_table
+from tidings_connectors.mysql.statements import filled_table, may_change, may_truncate, savepoint_of, truncated_table
 from tidings_connectors.mysql.values import MISREAD
 
 HOLD_BYTES = 2**20  # a transaction is held back until its end has come, unless it is larger than this
@@ -234,7 +234,8 @@ class Sequencer:
 
     def _changes_rows(self, statement: Statement) -> bool:
         if statement.alone:
-            return filled_table(statement.database, statement.text) in self._watched
+            filled = filled_table(statement.database, statement.text) in self._watched
+            return filled or may_truncate(statement.database, statement.text, self._watched)
         return may_change(statement.database, statement.text, self._watched)
 
     def _lose(self, reason: str, begun: Begin) -> None:

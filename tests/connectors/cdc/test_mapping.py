@@ -103,14 +103,14 @@ def test_attributes_that_are_too_large_are_left_out_and_told_and_the_others_stay
         "id": ["1", "2", "3"],
         "a": [fits, "a", half],
         "b": ["b", large, None],
-        "payload": ["p", "p", half],
+        "c": ["p", "p", half],
     }
-    found = rows(changes(values), attributes=["a", "b", "payload"])
+    found = rows(changes(values), attributes=["a", "b", "c"])
     always = {"schema": "public", "table": "item", "operation": "insert"}
     left = "left out: too large"
-    assert found[0]["attributes"] == {**always, "a": fits, "b": "b", "payload": "p"}
-    assert found[1]["attributes"] == {**always, "a": "a", "attributes": f"{left}: b", "payload": left}
-    assert found[2]["attributes"] == {**always, "attributes": f"{left}: a, payload", "payload": left}
+    assert found[0]["attributes"] == {**always, "a": fits, "b": "b", "c": "p"}
+    assert found[1]["attributes"] == {**always, "a": "a", "c": "p", "attributes": f"{left}: b", "payload": left}
+    assert found[2]["attributes"] == {**always, "attributes": f"{left}: a, c", "payload": left}
     assert checked(updates_of(changes(values), RowMapping(attributes=["a", "b"]), 4)) is not None
 
 
@@ -146,7 +146,6 @@ def test_what_columns_were_before_needs_columns_and_names_of_its_own(names: list
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"version": "name"}, "column 'name' of public.item is no version, since it holds 'pen'"),
         ({"version": "nr"}, r"has no column 'nr' \(columns: id, name\)"),
         ({"shard": "nr"}, "has no column 'nr'"),
         ({"object": "{nr}"}, "has no column 'nr'"),
@@ -155,6 +154,14 @@ def test_what_columns_were_before_needs_columns_and_names_of_its_own(names: list
 def test_columns_that_cannot_be_are_told(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(InvalidOption, match=problem):
         rows(changes({"id": ["1"], "name": ["pen"]}), **options)
+
+
+def test_what_is_no_version_in_one_row_stops_no_other() -> None:
+    values = ["7", "-1", str(2**64 - 1), "NaN", "٣", "pen", None]
+    made = rows(changes({"id": [str(number) for number in range(7)], "nr": values}), version="nr")
+    assert [row["version"] for row in made] == [7, *[None] * 6]
+    told = [row["attributes"].get("version") for row in made]
+    assert told == [None, *["left out: no whole number"] * 5, None]
 
 
 @pytest.mark.parametrize("template", ["{", "{}", "{id!r}", "{id:>10}", "}"])
@@ -175,6 +182,7 @@ def test_what_may_concern_any_shard_comes_to_all_at_its_one_place() -> None:
     ]
 
 
-def test_a_column_cannot_take_the_place_of_what_every_update_says() -> None:
-    with pytest.raises(ValidationError, match="'operation' is always an attribute"):
-        RowMapping(attributes=["name", "operation"])
+@pytest.mark.parametrize("name", ["operation", "payload"])
+def test_a_column_cannot_take_the_place_of_what_every_update_says(name: str) -> None:
+    with pytest.raises(ValidationError, match=f"the attribute '{name}' says what happened, or was left out"):
+        RowMapping(attributes=["name", name])

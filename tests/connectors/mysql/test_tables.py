@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.support import mysql_server
 from tests.support.mysql_server import ITEMS, Scene, brief, drain, heads, ids, listed, needs_mariadb, now, places
 from tidings.positions import Position, Positions
@@ -110,6 +112,26 @@ def test_a_table_without_a_key_is_one_object(scene: Scene) -> None:
     scene.sql("INSERT INTO heap VALUES (1), (1)", "UPDATE heap SET n = 2 LIMIT 1", "DELETE FROM heap WHERE n = 2")
     rows = listed(log.tail(after, 10))
     assert brief(rows) == [("heap", "insert"), ("heap", "insert"), ("heap", "update"), ("heap", "delete")]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "TRUNCATE TABLE .items",
+        "TRUNCATE TABLE {database}./**/items",
+        "/*!TRUNCATE*/ TABLE items",
+        "TRUNCATE/*!*/items",
+        "SET STATEMENT max_statement_time=10 FOR TRUNCATE items",
+        "/*!50000 */ TRUNCATE items",
+        "/*!999999 DROP TABLE others */ TRUNCATE items",
+    ],
+)
+def test_a_truncated_table_is_told_however_that_is_spelt(scene: Scene, statement: str) -> None:
+    log = scene.log("items")
+    start = heads(log)
+    scene.sql(statement.format(database=scene.database))
+    rows, _ = drain(log.reader(), start, now(log))
+    assert {row["attributes"]["operation"] for row in rows} == {"truncate"}
 
 
 def test_a_truncated_table_is_one_update(scene: Scene) -> None:

@@ -127,6 +127,14 @@ def test_a_password_in_an_address_is_refused_and_not_shown(run: Run, address: st
     assert "sec" not in result.err
 
 
+@pytest.mark.parametrize("address", ["postgresql://u:secret@h/db", "postgresql://h/db?passwor%64=secret"])
+def test_a_password_in_the_address_of_a_log_is_refused_however_it_is_written(run: Run, address: str) -> None:
+    result = run("streams", "create", "shop", "--log", f"postgres:{address}", "--zookeeper", "127.0.0.1:1")
+    assert result.code == 1
+    assert "must not hold a password" in told(result.err)
+    assert "secret" not in result.err
+
+
 def test_credentials_come_from_the_environment_and_are_never_printed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TIDINGS_ZOOKEEPER_CREDENTIALS", "secret")
     result = run("streams", "list")
