@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -77,10 +76,10 @@ def running(*processes: Any, stop: Event) -> Iterator[None]:
 def collect_when_told(address: str, stream: str, ready: Event, go: Event, spans: Any) -> None:
     """Collect a stream once, as `tidings gc run` does, when told to; then report when that began and ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from tidings_gc_tombstones.cli import GIVING_WAY
+    from tidings_gc_tombstones.cli import give_way
     from tidings_gc_tombstones.collector import Collector
 
-    os.nice(GIVING_WAY)
+    give_way()
     with tidings.connect(address) as cluster:
         one = cluster.stream(stream)
         log: Any = one.log

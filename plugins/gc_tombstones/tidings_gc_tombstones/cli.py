@@ -38,6 +38,14 @@ OneStream = Annotated[
 ]
 
 
+def give_way() -> None:
+    """Let whatever else runs on this machine come first: flows want some of a processor often, and at once."""
+    import pyarrow as pa
+
+    os.nice(GIVING_WAY)
+    pa.set_cpu_count(1)
+
+
 def add(app: typer.Typer) -> None:
     """Add the commands; the entry point `gc` of the group `tidings.commands`."""
     app.add_typer(gc, name="gc")
@@ -54,7 +62,7 @@ def run_command(
     """
     from tidings.runtime.session import session
 
-    os.nice(GIVING_WAY)
+    give_way()
     done: list[dict[str, Any]] = []
     failed: list[str] = []
     with connected(zookeeper, timeout) as cluster:
