@@ -28,7 +28,7 @@ from tidings.errors import (
     UnknownStream,
 )
 from tidings.filters import Filter
-from tidings.logs import Log, MovableLog, WritableLog, abandon_log, create_log, is_tailed
+from tidings.logs import Log, MovableLog, WritableLog, abandon_log, check_unclaimed, create_log, is_tailed
 from tidings.names import check_name
 from tidings.publisher.balancing import strategy
 from tidings.stream_definition import DEFAULT_SHARDS, StreamDefinition
@@ -121,6 +121,8 @@ class Catalogue:
                 f"{', '.join(changed)}; `tidings apply` changes what can be changed"
             )
         try:
+            if made:
+                check_unclaimed(definition)
             with contextlib.closing(create_log(definition)) as log:
                 self._note_origin(definition, log)
         except BaseException:

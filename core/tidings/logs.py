@@ -381,6 +381,13 @@ def placing(stream: StreamDefinition) -> Mapping[str, Any]:
     return found
 
 
+def check_unclaimed(stream: StreamDefinition) -> None:
+    """Raise if a datastore keeps for somebody else what it would have to keep for a stream that is new."""
+    scheme, location = split_address(stream.log)
+    if check := getattr(load("tidings.logs", scheme), "check_unclaimed", None):
+        check(location, stream)
+
+
 def prove_log(stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
     """Raise unless the log of a stream, as it is defined here, is in the datastore that `known` tells of."""
     scheme, location = split_address(stream.log)

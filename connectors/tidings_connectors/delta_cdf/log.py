@@ -106,7 +106,7 @@ class DeltaCdfLog(TailedLogBase):
             looked, table = time.monotonic(), self._table.id()
             with self._lock:
                 self._origin = looked, table
-        return {"table": table}
+        return {"table": table, "name": self._name}
 
     @classmethod
     def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
@@ -116,6 +116,18 @@ class DeltaCdfLog(TailedLogBase):
                 f"the table in {location} has the id {here}, and stream {stream.name!r} was read from "
                 f"{known.get('table')}: one that was written anew is another table, so make a new stream"
             )
+        name = cls._unopened(location, stream)._name
+        if name != known.get("name", name):
+            raise LogMismatch(
+                f"the folder of stream {stream.name!r} must still be called {known['name']!r}, and not {name!r}, since "
+                "objects are named after it"
+            )
+
+    @property
+    def _name(self) -> str:
+        """What objects are named after."""
+        folder = self._table.folder
+        return f"{folder.parent.name}/{folder.name}"
 
     def distance(self, after: Position, upto: Position) -> int:
         return (upto.seq - after.seq) * VERSION_ROWS

@@ -67,11 +67,22 @@ class PostgresLog(TailedLogBase):
             there = log._slot.there()
             log._check(slots=1 if there else 2)
             log._tables.check()
-            if log._snapshot is not None and log._options.snapshot:
-                log._snapshot.take(again=not there)  # which makes the slot
-            elif not there:
-                log._slot.create()
+            with contextlib.ExitStack() as failed:
+                if not there:
+                    failed.callback(log._slot.drop)
+                if log._snapshot is not None and log._options.snapshot:
+                    log._snapshot.take(again=not there)  # which makes the slot
+                elif not there:
+                    log._slot.create()
+                failed.pop_all()
             return log
+
+    @classmethod
+    def check_unclaimed(cls, location: str, stream: StreamDefinition) -> None:
+        """As `tidings.logs.check_unclaimed` has it. Two that moved one slot would lose updates, and not hear of it."""
+        with contextlib.closing(cls._unopened(location, stream)) as log:
+            if log._slot.there():
+                raise log._slot.claimed()
 
     @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> PostgresLog:

@@ -224,6 +224,14 @@ class Slot:
             ahead,
         )
 
+    def claimed(self) -> LogMismatch:
+        """What to say when there is a slot of that name, and the stream is new."""
+        return LogMismatch(
+            f"PostgreSQL at {self._server} has a replication slot {self.name!r} already, which may be another "
+            f"stream's, or another cluster's: give stream {self._stream!r} another by its option 'slot'; or if it is "
+            f"nobody's, SELECT pg_drop_replication_slot({quoted_text(self.name)})"
+        )
+
     def missing(self) -> LogUnavailable:
         """What to say when there is no such slot."""
         return LogUnavailable(

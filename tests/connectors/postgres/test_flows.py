@@ -16,8 +16,8 @@ from tests.support.postgres_server import Database
 from tests.support.snapshot_steps import rows_reach_who_comes_later
 from tests.support.subscribers import hearing
 from tidings.cli import main
-from tidings.cluster import Cluster
-from tidings.errors import InvalidOption, LogUnavailable
+from tidings.cluster import Cluster, connect
+from tidings.errors import InvalidOption, LogMismatch, LogUnavailable
 from tidings.testing import eventually
 from tidings_connectors.cdc import snapshot
 
@@ -79,6 +79,35 @@ def test_a_dropped_stream_leaves_nothing_behind_that_keeps_the_wal(
         cluster.drop_stream("shop")
         assert database.execute(slots) == [(0,)]
         assert not list((tmp_path / "rows").iterdir())
+
+
+def test_a_slot_of_another_stream_or_cluster_is_not_taken_for_one_of_ours(
+    cluster: Cluster, database: Database, tmp_path: Path
+) -> None:
+    cluster.create_stream("shop", 4, database.address(), options=database.options())
+    cluster.create_stream("shop", 4, database.address(), options=database.options())  # the very same
+    elsewhere = f"{cluster.address}-other"
+    with connect(elsewhere) as other, pytest.raises(LogMismatch, match="already, which may be another stream's"):
+        other.create_stream("shop", 4, database.address(), options=database.options())
+    with pytest.raises(LogMismatch, match="give stream 'store' another by its option 'slot'"):
+        cluster.create_stream("store", 4, database.address(), options=database.options())
+    assert [stream.name for stream in cluster.streams()] == ["shop"]
+
+
+def test_one_that_could_not_be_made_leaves_no_slot(
+    cluster: Cluster, database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise LogUnavailable("no more")
+
+    database.execute("CREATE TABLE item AS SELECT generate_series(1, 250) id")
+    options = database.options() | {"snapshot": True, "snapshot_folder": str(tmp_path)}
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshot.StreamSnapshot, "_write_chunk", fails)
+        with pytest.raises(LogUnavailable, match="no more"):
+            cluster.create_stream("shop", 4, database.address(), options=options)
+    assert database.execute("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
+    cluster.create_stream("shop", 4, database.address(), options=options)
 
 
 def test_a_stream_is_dropped_though_its_database_is_away_and_what_is_left_is_told(cluster: Cluster) -> None:

@@ -94,14 +94,14 @@ def test_what_was_never_noted_is_noted_by_a_publisher_and_asked_of_the_old_addre
 
 
 def test_apply_changes_addresses_at_which_the_same_table_is(run: Run, joined: Cluster, tmp_path: Path) -> None:
-    table(tmp_path / "a", 1, 2)
+    table(tmp_path / "a" / "shop" / "orders", 1, 2)
     shutil.copytree(tmp_path / "a", tmp_path / "b")
-    table(tmp_path / "other", 1, 2)
+    table(tmp_path / "other" / "shop" / "orders", 1, 2)
 
     def apply(log: str, replica: str, *options: str) -> tuple[int, str, list[str]]:
         (tmp_path / "tidings.yml").write_text(
-            f"streams:\n  orders:\n    shards: 1\n    log: delta-cdf:{log}\n    options: {{key: [id]}}\n"
-            f"    replicas:\n      east: delta-cdf:{replica}\n"
+            f"streams:\n  orders:\n    shards: 1\n    log: delta-cdf:{log}/shop/orders\n    options: {{key: [id]}}\n"
+            f"    replicas:\n      east: delta-cdf:{replica}/shop/orders\n"
         )
         done = run("apply", "--json", *options)
         return done.code, done.err, [one["detail"] for one in done.json["actions"]] if done.code == 0 else []
@@ -113,19 +113,21 @@ def test_apply_changes_addresses_at_which_the_same_table_is(run: Run, joined: Cl
     assert (code, [line.partition(" has the id ")[0] for line in error.splitlines()]) == (
         1,
         [
-            f"error: tidings.yml:4: streams.orders.log: the table in {tmp_path}/other",
-            f"error: tidings.yml:7: streams.orders.replicas.east: the table in {tmp_path}/other",
+            f"error: tidings.yml:4: streams.orders.log: the table in {tmp_path}/other/shop/orders",
+            f"error: tidings.yml:7: streams.orders.replicas.east: the table in {tmp_path}/other/shop/orders",
         ],
     )
     code, error, details = apply("a2", "b2", "--dry-run")
-    assert (code, details[0].startswith(f"log delta-cdf:{tmp_path}/a → delta-cdf:{tmp_path}/a2, replicas ")) == (
-        0,
-        True,
-    )
-    assert joined.stream("orders").definition.log == f"delta-cdf:{tmp_path}/a"
+    assert code == 0
+    assert details[0].startswith(f"log delta-cdf:{tmp_path}/a/shop/orders → delta-cdf:{tmp_path}/a2/shop/orders, ")
+    assert joined.stream("orders").definition.log == f"delta-cdf:{tmp_path}/a/shop/orders"
     assert apply("a2", "b2")[0] == 0
     # The primary is gone, and the replica takes its place; the address of what is gone is not asked any more.
     shutil.rmtree(tmp_path / "a2")
     assert apply("b2", "a2")[0] == 0
     known = joined.stream("orders").definition
-    assert (known.log, dict(known.replicas)) == (f"delta-cdf:{tmp_path}/b2", {"east": f"delta-cdf:{tmp_path}/a2"})
+    assert known.log == f"delta-cdf:{tmp_path}/b2/shop/orders"
+    assert known.replicas == {"east": f"delta-cdf:{tmp_path}/a2/shop/orders"}
+    (tmp_path / "b2" / "shop" / "orders").rename(tmp_path / "b2" / "shop" / "others")
+    moved = run("streams", "move", "orders", "--log", f"delta-cdf:{tmp_path}/b2/shop/others")
+    assert "must still be called 'shop/orders', and not 'shop/others'" in told(moved.err)
