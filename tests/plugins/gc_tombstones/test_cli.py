@@ -18,6 +18,14 @@ from tidings.updates import TOMBSTONE
 __all__ = ["address", "joined", "run"]
 
 
+@pytest.fixture(autouse=True)
+def ways(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """How often this process should have given way to others, which the tests after these would have to suffer from."""
+    made: list[str] = []
+    monkeypatch.setattr("tidings_gc_tombstones.cli.give_way", lambda: made.append("given"))
+    return made
+
+
 @pytest.fixture
 def filled(joined: Cluster, tmp_path: Path) -> Cluster:
     """A cluster with a stream of ten objects, changed ten times each."""
@@ -28,7 +36,7 @@ def filled(joined: Cluster, tmp_path: Path) -> Cluster:
     return joined
 
 
-def test_a_plan_says_what_would_go_and_a_run_lets_it_go(filled: Cluster, run: Run) -> None:
+def test_a_plan_says_what_would_go_and_a_run_lets_it_go(filled: Cluster, run: Run, ways: list[str]) -> None:
     plan = run("gc", "plan", "contacts", "--json").json
     assert (plan["held"], plan["refused"]) == (100, [])
     assert {one["policy"]: one["updates"] for one in plan["policies"]} == {"latest_per_key": 90, "events": 0, "all": 90}
@@ -36,6 +44,7 @@ def test_a_plan_says_what_would_go_and_a_run_lets_it_go(filled: Cluster, run: Ru
     before = run("gc", "status", "--json").json[0]
     assert (before["updates"], before["collected"], before["last_run"]) == (100, 0, None)
     assert run("gc", "run", "--json").json == [{"stream": "contacts", "read": 100, "collected": 90, "refused": 0}]
+    assert ways == ["given"]
     after = run("gc", "status", "contacts", "--json").json[0]
     assert (after["updates"], after["collected"], after["ratio"]) == (10, 90, 0.9)
     assert after["last_run"] is not None
