@@ -117,7 +117,7 @@ class Catalogue:
             before, after = known.to_json(), definition.to_json()
             changed = [key for key in (before | after) if before.get(key) != after.get(key)]
             raise StreamExists(
-                f"stream {name!r} is there already, with {known.shards} shards in {known.log}, and another "
+                f"stream {name!r} is there already, with {known.shards} shards in {known.log}, and differs in "
                 f"{', '.join(changed)}; `tidings apply` changes what can be changed"
             )
         try:
