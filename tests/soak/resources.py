@@ -13,7 +13,7 @@ from tests.soak.checker import Finding
 MIB = 2**20
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 WARM_S = 10.0  # of a process's life that say nothing: it loads what it needs
-DRIVER_WARM_S = 60.0  # of one with a Spark session: a JVM takes its time, and pools of threads fill
+DRIVER_WARM_S = 90.0  # of one with a Spark session: a JVM takes its time, and pools of threads fill
 JUDGED_SAMPLES = 9  # of a life; of shorter ones only the ceiling is known
 DISK_BASE_BYTES = 1024 * MIB
 DISK_FACTOR = (
