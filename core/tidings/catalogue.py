@@ -91,7 +91,8 @@ class Catalogue:
         """Make a stream for each of several logs, as `shop.east` and `shop.west`, which are read by one name, `shop`.
 
         An application that names the family reads all of its streams, also those that are added later. Streams that
-        are there already, with this very definition, are left as they are. The options are those of `create_stream`.
+        are there already, with this very definition, are left as they are. All are made, or none is. The options are
+        those of `create_stream`.
         """
         if not logs:
             raise InvalidOption(f"family {name!r} needs a log at least: say where, as in logs={{'east': 'postgres:…'}}")
@@ -104,7 +105,19 @@ class Catalogue:
             ]
         except TypeError as error:
             raise InvalidOption(f"a stream does not know that option: {error}") from None
-        return [self.define_stream(member) for member in members]
+        there = set(self.coordination.children("streams"))
+        made: list[Stream] = []
+        try:
+            for member in members:
+                stream = self.define_stream(member)
+                made.append(stream)
+        except BaseException:
+            for stream in made:
+                if stream.name not in there:
+                    with contextlib.suppress(TidingsError):  # what was wrong first is what matters
+                        self._drop(stream, purge=False)
+            raise
+        return made
 
     def define_stream(self, definition: StreamDefinition) -> Stream:
         """Make the stream that is defined so, or return the one that is there if it has this very definition."""

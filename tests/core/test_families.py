@@ -101,3 +101,13 @@ def test_an_application_names_a_stream_once(cluster: Cluster, tmp_path: Path) ->
     cluster.create_application("cache", ["shop"], start={"shop.east": {1: 1}})
     with pytest.warns(tidings.errors.FilterWarning, match="shard is between 0 and 1"):
         cluster.create_application("none", ["shop"], filter="shard = 7")
+
+
+def test_all_streams_of_a_family_are_made_or_none_is_and_those_that_were_there_stay(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.create_family("shop", logs(tmp_path, "east"), 2)
+    (tmp_path / "south").write_text("no folder")
+    with pytest.raises(TidingsError, match="south"):
+        cluster.create_family("shop", logs(tmp_path, "east", "west", "south"), 2)
+    assert [one.name for one in cluster.streams()] == ["shop.east"]
