@@ -41,6 +41,7 @@ from tidings_connectors.cdc.changes import SNAPSHOT, Changes, Column
 from tidings_connectors.cdc.mapping import RowMapping, updates_of
 
 CHUNK_ROWS = 50_000
+CHUNK_BYTES = 64 * 2**20
 MAX_INDEX = 2**31 - 1
 LATE_BASE = 2**30 + 2**29  # the index of the first row of a late snapshot: what is before it is of the log
 RETRY_DELAY_S = 5.0  # until a snapshot that failed is gone on with
@@ -99,7 +100,7 @@ class SourceTable(Protocol):
         """The columns in whose order it is read; none, if there is no order in which one could go on."""
 
     def pieces(self, last: list[str] | None) -> Iterator[Piece]:
-        """The rows after this key, or all; at most `CHUNK_ROWS` at a time."""
+        """The rows after this key, or all; at most `CHUNK_ROWS`, and about `CHUNK_BYTES`, at a time."""
 
 
 class ConsistentState(NamedTuple):
@@ -254,12 +255,9 @@ class StreamSnapshot:
         Of several processes that do this at once one works, and the others wait for it.
         """
         while self._wanted(again, since):
-            try:
-                with self._alone() as alone:
-                    if alone and self._wanted(again, since):
-                        self._take()
-            except OSError as error:
-                raise self._unusable(error) from error
+            with self._alone() as alone:
+                if alone and self._wanted(again, since):
+                    self._take()
             if not alone and self._closed.wait(LOCK_POLL_INTERVAL_S):
                 raise Closed
 
@@ -356,14 +354,18 @@ class StreamSnapshot:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
         """Whether nobody else is at it, whichever replica they read; and nobody is, until this is left."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with open(self.folder / LOCK_FILE, "ab") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                yield False
-            else:
-                yield True  # the lock ends when the file is closed, or the process is gone
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with open(self.folder / LOCK_FILE, "ab") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    alone = False
+                else:
+                    alone = True  # until the file is closed, or the process is gone
+                yield alone
+        except OSError as error:
+            raise self._unusable(error) from error
 
     def _wanted(self, again: bool, since: Position) -> bool:
         return not self.note().complete or (again and not self.covers(since))

@@ -40,8 +40,11 @@ class Version:
         try:
             with containing_panics(Path(self.rows.table_uri)):
                 for batch in QueryBuilder().register("rows", self.rows).execute("SELECT * FROM rows"):
-                    for start in range(0, batch.num_rows, snapshot.CHUNK_ROWS):
-                        yield self._piece(pa.record_batch(batch).slice(start, snapshot.CHUNK_ROWS))
+                    rows = pa.record_batch(batch)
+                    fitting = snapshot.CHUNK_BYTES * len(rows) // max(1, rows.nbytes)
+                    step = max(1, min(snapshot.CHUNK_ROWS, fitting))
+                    for start in range(0, len(rows), step):
+                        yield self._piece(rows.slice(start, step))
         except (DeltaError, OSError, pa.ArrowException) as error:
             raise LogUnavailable(f"table {self.schema}.{self.table} cannot be read: {error}") from None
 

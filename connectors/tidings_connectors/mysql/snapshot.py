@@ -35,7 +35,6 @@ from tidings_connectors.mysql.mariadb_gtid import parse_state, seq_in
 from tidings_connectors.mysql.options import MysqlOptions, Place
 from tidings_connectors.mysql.values import Unreadable
 
-CHUNK_BYTES = 64 * 2**20
 READ_TIMEOUT_S = 600.0  # until a table's next row
 NO_TIMEOUTS = (
     "SET SESSION wait_timeout = 31536000, net_write_timeout = 31536000, max_statement_time = 0, "
@@ -235,7 +234,7 @@ def _cut(cursor: Any) -> Iterator[list[tuple[bytes | None, ...]]]:
     for row in iter(cursor.fetchone, None):
         rows.append(row)
         size += sum(len(value) for value in row if value is not None)
-        if len(rows) >= snapshot.CHUNK_ROWS or size >= CHUNK_BYTES:
+        if len(rows) >= snapshot.CHUNK_ROWS or size >= snapshot.CHUNK_BYTES:
             yield rows
             rows, size = [], 0
     if rows:

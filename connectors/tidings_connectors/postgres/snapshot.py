@@ -68,6 +68,9 @@ ORDER BY published.schemaname, published.tablename
 """
 
 
+FIRST_FETCH_ROWS = 50
+FETCH_BYTES = 8 * 2**20  # that are asked for at once, if rows are as large as those before them
+
 logger = logging.getLogger(__name__)
 
 
@@ -149,21 +152,20 @@ class PostgresTable:
         if not self._sorted_by:
             with self.state.cursor(name="tidings") as cursor:
                 cursor.execute(select)
-                while rows := cursor.fetchmany(snapshot.CHUNK_ROWS):
+                while rows := _gathered(cursor):
                     yield self._piece(rows)
             return
+        order = ", ".join(map(quoted_name, self.order))
         while True:
-            with self.state.cursor() as cursor:
-                order = ", ".join(map(quoted_name, self.order))
+            with self.state.cursor(name="tidings") as cursor:
                 further = f" AND ({order}) > ({self._typed(cursor, last)})" if last is not None else ""
                 cursor.execute(f"{select}{further} ORDER BY {order} LIMIT {snapshot.CHUNK_ROWS}")
-                rows = cursor.fetchall()
-            if rows:
-                piece = self._piece(rows)
-                last = piece.last
-                yield piece
-            if len(rows) < snapshot.CHUNK_ROWS:
+                rows = _gathered(cursor)
+            if not rows:
                 return
+            piece = self._piece(rows)
+            last = piece.last
+            yield piece
 
     def _typed(self, cursor: Any, last: list[str]) -> str:
         """A key as SQL has it."""
@@ -176,6 +178,20 @@ class PostgresTable:
             columns.append(Column(column.name, as_json(pa.array(texts, pa.string()), column.kind), column.kind))
         names = [column.name for column in self.columns]
         return Piece(columns, [str(rows[-1][names.index(name)]) for name in self.order] or None)
+
+
+def _gathered(cursor: Any) -> list[tuple[str | None, ...]]:
+    """The next rows of a cursor, up to what a chunk takes; as many at once as are not too large together."""
+    rows: list[tuple[str | None, ...]] = []
+    size, count = 0, FIRST_FETCH_ROWS
+    while len(rows) < snapshot.CHUNK_ROWS and size < snapshot.CHUNK_BYTES:
+        more = cursor.fetchmany(min(count, snapshot.CHUNK_ROWS - len(rows)))
+        if not more:
+            break
+        rows += more
+        size += sum(len(text) for row in more for text in row if text is not None)
+        count = max(1, FETCH_BYTES * len(rows) // (size + 1))
+    return rows
 
 
 class PostgresTables:

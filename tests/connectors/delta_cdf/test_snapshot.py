@@ -375,3 +375,11 @@ def test_a_flipped_bit_of_a_snapshot_is_an_error_that_names_it(place: Path, patt
         ):
             drained(log, start(log))
         path.write_bytes(content)
+
+
+def test_rows_that_are_large_are_cut_into_smaller_pieces(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "CHUNK_BYTES", 1)
+    with contextlib.closing(create_log(stream(place, snapshot=True))) as log:
+        assert isinstance(log, DeltaCdfLog)
+        assert log._snapshot is not None
+        assert {chunk.rows for run in log._snapshot.note().runs for chunk in run.chunks} == {1}

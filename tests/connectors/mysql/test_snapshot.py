@@ -183,7 +183,7 @@ def test_one_works_at_a_snapshot_and_others_wait(items: Scene, tmp_path: Path) -
 def test_rows_that_are_large_are_cut_into_smaller_pieces(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("tidings_connectors.cdc.snapshot.CHUNK_BYTES", 10_000)
     scene.sql("CREATE TABLE large (id INT PRIMARY KEY, body BLOB)")
     scene.sql("INSERT INTO large SELECT seq, REPEAT('x', 4000) FROM seq_1_to_10")
     log = scene.log("large", snapshot_folder=str(tmp_path))

@@ -20,6 +20,7 @@ from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
+from tidings_connectors.cdc import snapshot
 from tidings_connectors.postgres.log import PostgresLog
 
 database, small_chunks = postgres_server.database, snapshot_steps.small_chunks
@@ -203,6 +204,22 @@ def test_a_publication_of_some_rows_and_columns_is_honoured(items: Database, tmp
         items.execute("CREATE PUBLICATION few FOR TABLE item (id, name) WHERE (id > 700)")
         rows = whole(with_snapshot(items, tmp_path, publication="few"))
         assert [told([row])[0][2] for row in rows] == [{"id": n, "name": "first"} for n in range(701, 1001)]
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
+def test_rows_that_are_large_are_cut_into_smaller_pieces(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr(snapshot, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr("tidings_connectors.postgres.snapshot.FIRST_FETCH_ROWS", 1)
+    monkeypatch.setattr("tidings_connectors.postgres.snapshot.FETCH_BYTES", 4_000)
+    database.execute(f"CREATE TABLE large (id int {key}, body text)")
+    database.execute("INSERT INTO large SELECT n, repeat('x', 4000) FROM generate_series(1, 10) n")
+    with contextlib.closing(create_log(with_snapshot(database, tmp_path))) as log:
+        assert isinstance(log, PostgresLog)
+        assert log._snapshot is not None
+        (run,) = log._snapshot.note().runs
+        assert [chunk.rows for chunk in run.chunks] == [3, 3, 3, 1]
 
 
 def test_what_all_have_passed_is_deleted_and_then_lost(items: Database, tmp_path: Path) -> None:
