@@ -22,7 +22,8 @@ from tidings.logs import Reader, Slice, open_log
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.positions import RowsLeftOut, chosen, later
-from tidings_connectors.cdc.snapshot import SnapshotOptions, SnapshotRun, SnapshotSource, StreamSnapshot, aside, waiting
+from tidings_connectors.cdc.snapshot import SnapshotOptions, SnapshotSource, StreamSnapshot
+from tidings_connectors.cdc.snapshot_note import SnapshotRun, aside, waiting
 from tidings_connectors.cdc.snapshot_reader import Losses, MergedReader
 
 if TYPE_CHECKING:

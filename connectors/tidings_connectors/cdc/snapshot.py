@@ -31,7 +31,7 @@ from typing import Literal, NamedTuple, Protocol
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import BaseModel, model_validator
+from pydantic import model_validator
 
 from tidings.errors import LogUnavailable, TidingsError
 from tidings.positions import START, Bounds, Position
@@ -39,11 +39,11 @@ from tidings.storage import durable
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.changes import SNAPSHOT, Changes, Column
 from tidings_connectors.cdc.mapping import RowMapping, updates_of
+from tidings_connectors.cdc.snapshot_note import LATE_BASE, Chunk, Note, SnapshotRun, TableProgress
 
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 64 * 2**20
 MAX_INDEX = 2**31 - 1
-LATE_BASE = 2**30 + 2**29  # the index of the first row of a late snapshot: what is before it is of the log
 RETRY_DELAY_S = 5.0  # until a snapshot that failed is gone on with
 CLOSE_TIMEOUT_S = 5.0
 LOCK_POLL_INTERVAL_S = 1.0  # between two looks whether somebody else still takes it
@@ -123,73 +123,6 @@ class SnapshotSource(Protocol):
 
     def held(self) -> Bounds | None:
         """What the log itself holds, now; None if it has to begin anew."""
-
-
-class Chunk(BaseModel):
-    """A file of rows: its checksum, the table, and the index of the first."""
-
-    file: str
-    checksum: int
-    table: str
-    first: int
-    rows: int
-
-
-class SnapshotRun(BaseModel):
-    """What was read in one state."""
-
-    seq: int
-    base: int = 0
-    chunks: list[Chunk] = []
-
-    @property
-    def before(self) -> Position:
-        """The position before the first row."""
-        return Position(self.seq, self.base - 1)
-
-    @property
-    def after(self) -> Position:
-        """Where the log goes on."""
-        return Position(self.seq + 1, -1)
-
-    @property
-    def end(self) -> int:
-        """The index after that of the last row."""
-        return self.chunks[-1].first + self.chunks[-1].rows if self.chunks else self.base
-
-
-class TableProgress(BaseModel):
-    """How far a table was read: in which order, and up to which key."""
-
-    order: list[str]
-    last: list[str] | None = None
-    done: bool = False
-
-
-class Note(BaseModel):
-    """How far a snapshot is."""
-
-    complete: bool = False
-    passed: float | None = None
-    """When every flow was seen to have passed the rows, if nobody has begun with them since."""
-    tables: dict[str, TableProgress] = {}
-    runs: list[SnapshotRun] = []
-    gone: list[SnapshotRun] = []
-    """Those whose rows were deleted last, without their chunks."""
-
-    def ready(self, run: SnapshotRun) -> bool:
-        """Whether all rows of a run are there."""
-        return self.complete or run is not self.runs[-1]
-
-
-def aside(position: Position) -> bool:
-    """Whether who stands here reads a late snapshot, or waits for one."""
-    return position.index >= LATE_BASE - 1
-
-
-def waiting(floor: Position) -> Position:
-    """Where one stands who waits for a late snapshot, in a log that begins at this place: before any that joins it."""
-    return Position(max(floor.seq - 1, START.seq), LATE_BASE - 1)
 
 
 class Closed(Exception):

@@ -13,7 +13,8 @@ from tidings.logs import Read, Reader
 from tidings.positions import START, Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.positions import chosen, later
-from tidings_connectors.cdc.snapshot import LATE_BASE, SnapshotRun, StreamSnapshot, aside
+from tidings_connectors.cdc.snapshot import StreamSnapshot
+from tidings_connectors.cdc.snapshot_note import LATE_BASE, SnapshotRun, aside
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
 

@@ -29,7 +29,8 @@ from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc import snapshot
-from tidings_connectors.cdc.snapshot import LATE_BASE, Chunk, Note, SnapshotRun, StreamSnapshot, TableProgress, waiting
+from tidings_connectors.cdc.snapshot import StreamSnapshot
+from tidings_connectors.cdc.snapshot_note import LATE_BASE, Chunk, Note, SnapshotRun, TableProgress, waiting
 from tidings_connectors.delta_cdf.log import DeltaCdfLog
 
 small_chunks = snapshot_steps.small_chunks
