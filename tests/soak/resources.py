@@ -21,8 +21,10 @@ DISK_FACTOR = (
 )
 
 DRIVERS = "driver-of-"
-GROWTH = {"memory": 768 * MIB, "threads": 60, "descriptors": 150}
-"""By how much the least that a process uses late in its life may be above the most that it used early."""
+GROWTH = {"memory": 768 * MIB, "threads": 200, "descriptors": 150}
+"""By how much the least that a process uses late in its life may be above the most that it used early.
+
+delta-rs starts up to some seventy threads when it looks through a log, and lets them go ten seconds later."""
 CEILINGS = {"memory": 4096 * MIB, "threads": 1000, "descriptors": 4000}
 
 

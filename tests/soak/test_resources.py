@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import contextlib
-import os
-import time
-from pathlib import Path
+import subprocess
+import sys
 
 from tests.soak.resources import CEILINGS, GROWTH, MIB, Sample, sample, unbounded, unbounded_disk
 
@@ -36,14 +34,34 @@ def test_a_disk_that_fills_with_more_than_was_written_is_found() -> None:
     assert [one.kind for one in unbounded_disk(5000 * MIB, 50 * MIB)] == ["disk"]
 
 
-def test_a_sample_counts_all_processes_of_a_group(tmp_path: Path) -> None:
-    group = os.getpgid(0)
-    before = {one.member: one for one in sample({"me": group}, time.monotonic())}["me"]
-    with contextlib.ExitStack() as files:
-        for number in range(5):
-            files.enter_context(open(tmp_path / str(number), "w"))
-        after = {one.member: one for one in sample({"me": group}, time.monotonic())}["me"]
-    assert after.descriptors >= before.descriptors + 5
-    assert before.threads >= 1
+OPENS_FIVE = """
+import subprocess, sys
+child = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
+print(flush=True)
+sys.stdin.readline()
+files = [open(sys.executable) for _ in range(5)]
+print(flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_a_sample_counts_all_processes_of_a_group() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", OPENS_FIVE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        process.stdout.readline()
+        [before] = sample({"member": process.pid}, 0.0)
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        [after] = sample({"member": process.pid}, 1.0)
+        process.stdin.write(b"\n")
+    assert after.descriptors == before.descriptors + 5
+    assert before.threads == 2, "of the program and of what it has started"
     assert before.memory > MIB
     assert not list(sample({"gone": 2**22 + 1}, 0.0))
