@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from tidings.coordination.origins import note_origin, read_origin
 from tidings.errors import LogMismatch, LogUnavailable, TidingsError
 from tidings.flows import Flow
-from tidings.logs import MovableLog, WritableLog, open_log, prove_log
+from tidings.logs import MovableLog, TailedLog, WritableLog, open_log, prove_log
 from tidings.positions import Position, Positions
 from tidings.publisher.reports import read_datamarkers
 from tidings.stream_definition import StreamDefinition, split_address, streams_by_name
@@ -51,13 +51,15 @@ def check_move(cluster: Catalogue, known: StreamDefinition, wanted: StreamDefini
         bounds = log.bounds()
         if isinstance(log, WritableLog):
             _check_not_copied(known, log)
+        # Who waits for a snapshot of its own, or reads one, comes to the log where that is.
+        waiting = {flow for flow, at in stands.items() if isinstance(log, TailedLog) and log.aside(at)}
     for flow, at in stands.items():
         if at > bounds[flow.shard].head:
             raise LogMismatch(
                 f"flow {flow} has read up to {at} of the log, which ends at {bounds[flow.shard].head} in {there.log}: "
                 "wait until it is as far; if it is an older copy, make a new stream"
             )
-    behind = [flow for flow, at in stands.items() if at < bounds[flow.shard].floor]
+    behind = [flow for flow, at in stands.items() if at < bounds[flow.shard].floor and flow not in waiting]
     told = f"the log in {there.log} begins after the datamarkers of {len(behind)} flows, which will hear on_data_loss"
     return [told] if behind else []
 

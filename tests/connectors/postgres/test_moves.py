@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -18,10 +19,15 @@ from tests.support.scene_fixture import scene as scene_fixture
 from tests.support.subscribers import Copy
 from tidings.cluster import Cluster
 from tidings.coordination.origins import read_origin
+from tidings.datamarkers import Datamarker
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.flow_status import status
+from tidings.flows import Flow
+from tidings.positions import Positions
 from tidings.testing import eventually
+from tidings_connectors.cdc import snapshot
 from tidings_connectors.postgres import connections
+from tidings_connectors.postgres.log import PostgresLog
 
 own_server, scene, database = postgres_server.own_server, scene_fixture, postgres_server.database
 
@@ -173,3 +179,29 @@ def test_a_standby_that_was_promoted_without_what_was_read_is_refused(
         ):
             scene.cluster.move_stream("shop", there.address())
         assert set(numbers.heard) == {1, 2}
+
+
+def test_who_waits_for_a_snapshot_of_its_own_is_not_said_to_lose_anything(
+    scene: Scene, own_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot, "RELEASE_DELAY_S", 0)
+    own, cluster = own_server.database(), scene.cluster
+    own.execute("CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1)")
+    options = {**own.options(), "snapshot": True, "snapshot_folder": str(tmp_path)}
+    log = cluster.create_stream("shop", 2, own.address(), options=options).log
+    assert isinstance(log, PostgresLog)
+    own.execute("INSERT INTO item VALUES (2)")
+    head = log.bounds()[0].head
+
+    def released() -> bool:
+        log.confirm(Positions(dict.fromkeys((0, 1), head)))
+        return not list(tmp_path.rglob("*.parquet"))
+
+    eventually(released)
+    cluster.create_application("late", ["shop"], start="earliest")
+    for shard in (0, 1):
+        waits = Datamarker.now(log.earliest(), 1)
+        cluster.coordination.create(waits.to_json(), *Flow("late", "shop", shard).place, "datamarker")
+    log.close()
+    own_server.move()
+    assert cluster.move_stream("shop", own.address()) == []
