@@ -6,6 +6,7 @@ import contextlib
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
@@ -124,10 +125,11 @@ class Catalogue:
         name = definition.name
         check_collection(definition)
         self._check_names(definition)
-        made = self.coordination.create(definition.to_json(), "streams", name)
-        known = definition if made else self.stream(name).definition
+        new = definition.made_now()
+        made = self.coordination.create(new.to_json(), "streams", name)
+        known = new if made else self.stream(name).definition
         if known != definition:
-            before, after = known.to_json(), definition.to_json()
+            before, after = known.to_json(), replace(definition, id=known.id).to_json()
             changed = [key for key in (before | after) if before.get(key) != after.get(key)]
             raise StreamExists(
                 f"stream {name!r} is there already, with {known.shards} shards in {known.log}, and differs in "
@@ -135,14 +137,14 @@ class Catalogue:
             )
         try:
             if made:
-                check_unclaimed(definition)
-            with contextlib.closing(create_log(definition)) as log:
-                self._note_origin(definition, log)
+                check_unclaimed(known)
+            with contextlib.closing(create_log(known)) as log:
+                self._note_origin(known, log)
         except BaseException:
             if made:
                 self.coordination.delete("streams", name)
             raise
-        return Stream(definition)
+        return Stream(known)
 
     def stream(self, name: str) -> Stream:
         """The stream of that name."""

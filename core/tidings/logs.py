@@ -330,8 +330,13 @@ def containing_errors(stream: str) -> Iterator[None]:
 
 
 def identity_of(log: Log, stream: StreamDefinition) -> str | None:
-    """Which log this is; None if that cannot be told, or if positions are those of replicas as well."""
-    tell = None if stream.replicas else getattr(log, "identity", None)  # asked often, and `isinstance` takes long
+    """Which log this is; None if that cannot be told, or if positions are those of replicas as well.
+
+    A datastore's log is that of one stream: for one that was made anew it may be another datastore's.
+    """
+    if hasattr(log, "abandon"):  # asked often, and `isinstance` takes long
+        return stream.id or None
+    tell = None if stream.replicas else getattr(log, "identity", None)
     return None if tell is None else str(tell())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
@@ -40,6 +41,8 @@ class StreamDefinition:
     """The policies by which updates are collected, with their options, by name."""
     family: str = ""
     """The streams that are read by one name, this one among them: `shop` for `shop.east` and `shop.west`."""
+    id: str = field(default="", compare=False)
+    """Which stream of that name it is: one that was dropped and made anew is another. Given when it is made."""
 
     def __post_init__(self) -> None:
         check_name("a stream", self.name)
@@ -58,6 +61,10 @@ class StreamDefinition:
             split_address(log)
         if self.family and not self.name.startswith(f"{check_name('a family of streams', self.family)}."):
             raise InvalidOption(f"a stream of family {self.family!r} is called {self.family}.<name>, not {self.name!r}")
+
+    def made_now(self) -> StreamDefinition:
+        """The definition of a stream that is new."""
+        return replace(self, id=uuid.uuid4().hex)
 
     def at(self, replica: str | None) -> StreamDefinition:
         """The stream as it is read at a replica."""

@@ -106,10 +106,11 @@ class TailedLogBase(abc.ABC):
         """Put the rows of this source before the log, if the options say so."""
         options = self._options
         if options.snapshot_folder is not None:
-            folder, shards = Path(options.snapshot_folder) / name, self._stream.shards
-            self._snapshot = StreamSnapshot(source, self._stream.name, folder, options, shards)
+            own = f"{name}-{self._stream.id}" if self._stream.id else name  # others may share what is around it
+            folder = Path(options.snapshot_folder) / own
+            self._snapshot = StreamSnapshot(source, self._stream, folder, options)
             if options.snapshot:
-                self._late = StreamSnapshot(source, self._stream.name, folder / LATE, options, shards, late=True)
+                self._late = StreamSnapshot(source, self._stream, folder / LATE, options, late=True)
 
     def _take_snapshot(self) -> None:
         """Take a snapshot, if one is wanted and was not taken yet."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import logging
 import re
 import threading
@@ -26,7 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +41,9 @@ from tidings.updates import SCHEMA
 from tidings_connectors.cdc.changes import SNAPSHOT, Changes, Column
 from tidings_connectors.cdc.mapping import RowMapping, updates_of
 from tidings_connectors.cdc.snapshot_note import LATE_BASE, Chunk, Note, SnapshotRun, TableProgress
+
+if TYPE_CHECKING:
+    from tidings.stream_definition import StreamDefinition
 
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 64 * 2**20
@@ -118,6 +122,9 @@ class SnapshotSource(Protocol):
     base: int
     """The index of the first row of a run: after those of any update with the same `seq`."""
 
+    def identity(self) -> str:
+        """Which datastore it is, wherever it is and whichever replica is read; nothing if that cannot be told."""
+
     def state(self) -> AbstractContextManager[ConsistentState]:
         """A state of now. From there on the datastore keeps its log, if it does not do so already."""
 
@@ -135,19 +142,19 @@ class StreamSnapshot:
     def __init__(
         self,
         source: SnapshotSource,
-        stream: str,
+        stream: StreamDefinition,
         folder: Path,
         mapping: RowMapping,
-        shards: int,
         *,
         late: bool = False,
     ) -> None:
         self.folder = folder
         self._source = source
         self._late = late
-        self._stream = stream
+        self._stream = stream.name
+        self._id = stream.id
         self._mapping = mapping
-        self._shards = shards
+        self._shards = stream.shards
         self._lock = threading.Lock()
         self._known: tuple[object, Note] = (None, Note())
         self._thread: threading.Thread | None = None
@@ -165,7 +172,14 @@ class StreamSnapshot:
                 text, _, checksum = path.read_bytes().rpartition(b"\n")
                 if checksum != b"%08x" % zlib.crc32(text):
                     raise ValueError("its checksum is wrong")
-                self._known = written, Note.model_validate_json(text)
+                note = Note.model_validate_json(text)
+                if note.of != self._of:
+                    raise LogUnavailable(
+                        f"the snapshot in {self.folder} is not of stream {self._stream!r} as it is now (another stream "
+                        "or datastore had that name, or an earlier version has written it): delete the folder to begin "
+                        "anew, or name another by 'snapshot_folder'"
+                    )
+                self._known = written, note
             return self._known[1]
         except FileNotFoundError:
             return Note()
@@ -284,6 +298,10 @@ class StreamSnapshot:
         if self._thread is not None:
             self._thread.join(timeout=CLOSE_TIMEOUT_S)
 
+    @functools.cached_property
+    def _of(self) -> str:
+        return f"{self._id or self._stream} of {self._source.identity()}"
+
     @contextlib.contextmanager
     def _alone(self) -> Iterator[bool]:
         """Whether nobody else is at it, whichever replica they read; and nobody is, until this is left."""
@@ -391,6 +409,7 @@ class StreamSnapshot:
         return Chunk(file=file, checksum=zlib.crc32(content), table=table, first=first, rows=len(rows))
 
     def _write(self, note: Note) -> None:
+        note.of = self._of
         text = note.model_dump_json().encode()
         self._durably("note.json", text + b"\n%08x" % zlib.crc32(text))
 

@@ -53,6 +53,8 @@ class TableProgress(BaseModel):
 class Note(BaseModel):
     """How far a snapshot is."""
 
+    of: str = ""
+    """The stream and the datastore that it is of."""
     complete: bool = False
     passed: float | None = None
     """When every flow was seen to have passed the rows, if nobody has begun with them since."""

@@ -61,6 +61,9 @@ class DeltaRows:
         self._table = table
         self._key = key
 
+    def identity(self) -> str:
+        return self._table.id()
+
     def held(self) -> Bounds:
         return self._table.bounds()
 

@@ -35,6 +35,7 @@ from tidings_connectors.postgres.connections import (
 )
 from tidings_connectors.postgres.left_out import LeftOutTables, TableForm
 from tidings_connectors.postgres.options import PostgresOptions
+from tidings_connectors.postgres.origin import origin_of
 from tidings_connectors.postgres.relations import KINDS, as_json
 from tidings_connectors.postgres.slots import Slot
 
@@ -204,6 +205,10 @@ class PostgresTables:
         self._slot = slot
         self._options = options
         self._left_out = left_out
+
+    def identity(self) -> str:
+        system, database, _ = origin_of(self._server)
+        return f"{system}/{database}"
 
     def held(self) -> Bounds | None:
         state = self._slot.found()

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from tidings.allocation_policies import policy as allocation_policy
@@ -115,7 +115,7 @@ def _is_retained_otherwise(before: Mapping[str, Any], after: dict[str, Any]) -> 
 def _plan_stream(wanted: StreamDefinition, there: Streams, cluster: Cluster, mistakes: Mistakes) -> Action:
     key = stream_key(wanted)
     known = there.get(wanted.name)
-    after = wanted.to_json()
+    after = replace(wanted, id=known.id if known else "").to_json()
     if policy := wanted.caravans.get("policy"):
         _found(lambda: allocation_policy(policy), (*key, "caravans", "policy"), mistakes)
     _found(lambda: check_collection(wanted), (*key, "collect"), mistakes)
@@ -201,7 +201,9 @@ def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes:
     if not _found(lambda: load("tidings.logs", split_address(wanted.log)[0]), key, mistakes):
         return
     try:
-        open_log(wanted).close()
+        # As it is, and no more: a snapshot would be begun.
+        options = {key: value for key, value in wanted.options.items() if key not in ("snapshot", "on_data_loss")}
+        open_log(replace(wanted, options=options)).close()
     except LogMismatch as error:
         mistakes.blame(key, str(error))
     except TidingsError:

@@ -50,7 +50,8 @@ class PumpSet:
     def open(self, wanted: Set[str], defined: Mapping[str, StreamDefinition]) -> None:
         """Have a pump for each stream that is wanted, and none for one that was dropped or made anew."""
         for name, pump in list(self.running.items()):
-            if pump.stream != defined.get(name):
+            now = defined.get(name)
+            if now != pump.stream or now.id != pump.stream.id:
                 self._close(name)
         for name, pump in list(self.running.items()):
             if (reason := pump.broken(self._patience)) is not None:

@@ -119,7 +119,9 @@ class Reporter:
         """Let a datastore forget what every flow has passed, whoever owns it."""
         if isinstance(pump.log, TailedLog):
             wanted = [flow for flow in self._flows() if flow.stream == stream]
-            markers = read_datamarkers(self._coordination, wanted)
+            found = read_datamarkers(self._coordination, wanted)
+            # Who stands in a log that was there before this one has passed nothing of it.
+            markers = {flow: one for flow, one in found.items() if one.log in (None, pump.log_identity)}
             upto = passed({flow: markers.get(flow) for flow in wanted}, pump.stream.shards)
             heads = {shard: held.head for shard, held in pump.log.bounds().items()}
             # A marker beyond the end is of a time before the datastore was restored.

@@ -7,7 +7,9 @@ import errno
 import itertools
 import os
 import threading
+import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.connectors.delta_cdf.test_log import FEED, merge, people, start, told
 from tests.support import snapshot_steps
+from tests.support.made_anew import Datastore, flows_are_told
 from tests.support.snapshot_steps import rows_reach_who_comes_later
 from tests.support.subscribers import Copy, Seen
 from tidings.cluster import Cluster
@@ -384,3 +387,42 @@ def test_rows_that_are_large_are_cut_into_smaller_pieces(place: Path, monkeypatc
         assert isinstance(log, DeltaCdfLog)
         assert log._snapshot is not None
         assert {chunk.rows for run in log._snapshot.note().runs for chunk in run.chunks} == {1}
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_flows_of_a_stream_that_was_made_anew_over_another_table_are_told(
+    cluster: Cluster, tmp_path: Path, snapshot: bool
+) -> None:
+    def table(name: str) -> Datastore:
+        place = tmp_path / name / "people"
+        write_deltalake(place, people(_0="x"), configuration=FEED)
+        return Datastore(
+            f"delta-cdf:{place}",
+            {"key": ["id"], "snapshot": snapshot, "snapshot_folder": str(tmp_path / "rows")},
+            lambda number: write_deltalake(place, people(**{f"_{number}": "x"}), mode="append"),
+        )
+
+    flows_are_told(cluster, table("old"), table("new"))
+
+
+def test_streams_that_share_a_folder_and_a_name_have_each_its_own_rows(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        place = tmp_path / name / "people"
+        write_deltalake(place, people(_1=name), configuration=FEED)
+    made = [stream(tmp_path / name / "people", snapshot=True) for name in ("one", "two")]
+    made = [replace(one, options={**one.options, "snapshot_folder": str(tmp_path / "rows")}) for one in made]
+    for name, one in zip(("one", "two"), [one.made_now() for one in made], strict=True):
+        with contextlib.closing(create_log(one)) as log:
+            assert [row[4]["name"] for row in drained(log, start(log))] == [name]
+    # Streams of earlier versions have no identity but that of their datastore.
+    create_log(made[0]).close()
+    for use in (create_log, open_log):
+        with pytest.raises(
+            LogUnavailable, match=r"/people is not of stream 'people' as it is now .*: delete the folder"
+        ):
+            use(made[1])
+    note = next((tmp_path / "rows").glob("people/note.json"))
+    text = note.read_bytes().rpartition(b"\n")[0].replace(b'"of":', b'"for":')
+    note.write_bytes(text + b"\n%08x" % zlib.crc32(text))
+    with pytest.raises(LogUnavailable, match="an earlier version has written it"):
+        open_log(made[0])

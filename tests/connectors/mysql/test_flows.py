@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.support import mysql_server, snapshot_steps
+from tests.support.made_anew import Datastore, flows_are_told
 from tests.support.mysql_server import Scene, Server, needs_mariadb, running
 from tests.support.snapshot_steps import rows_reach_who_comes_later
 from tests.support.subscribers import hearing
@@ -19,7 +20,7 @@ from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, LogUnavailable
 from tidings.testing import eventually
 
-password, scene = mysql_server.password, mysql_server.scene
+password, scene, shared_server = mysql_server.password, mysql_server.scene, mysql_server.shared_server
 small_chunks = snapshot_steps.small_chunks
 pytestmark = needs_mariadb
 
@@ -97,3 +98,17 @@ def test_who_comes_later_gets_the_rows_too_and_nobody_else_does(cluster: Cluster
     rows_reach_who_comes_later(
         cluster, "shop", tmp_path, 250, lambda number: scene.sql(f"INSERT INTO items VALUES ({number}, 'late')")
     )
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_flows_of_a_stream_that_was_made_anew_over_another_server_are_told(
+    cluster: Cluster, shared_server: Server, server: Server, tmp_path: Path, snapshot: bool
+) -> None:
+    def tables(one: Server) -> Datastore:
+        scene = Scene(one)
+        scene.sql("CREATE TABLE items (id INT PRIMARY KEY)")
+        scene.may_read()
+        made = scene.definition("items", snapshot=snapshot, snapshot_folder=str(tmp_path))
+        return Datastore(made.log, made.options, lambda number: scene.sql(f"INSERT INTO items VALUES ({number})"))
+
+    flows_are_told(cluster, tables(server), tables(shared_server))

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import postgres_server, snapshot_steps
+from tests.support.made_anew import Datastore, flows_are_told
 from tests.support.places import ROOT
-from tests.support.postgres_server import Database
+from tests.support.postgres_server import Database, PostgresServer, floors, read_all
 from tests.support.snapshot_steps import rows_reach_who_comes_later
 from tests.support.subscribers import hearing
 from tidings.cli import main
@@ -21,7 +22,7 @@ from tidings.errors import InvalidOption, LogMismatch, LogUnavailable
 from tidings.testing import eventually
 from tidings_connectors.cdc import snapshot
 
-database, small_chunks = postgres_server.database, snapshot_steps.small_chunks
+database, own_server, small_chunks = postgres_server.database, postgres_server.own_server, snapshot_steps.small_chunks
 
 
 def test_rows_arrive_at_a_subscriber_and_the_slot_moves_on(cluster: Cluster, database: Database) -> None:
@@ -141,3 +142,37 @@ def test_the_example_empties_its_cache(database: Database) -> None:
     told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
     assert "public.tidings_item/1: update" in told
     assert "the cache is empty" in told
+
+
+def test_flows_of_a_stream_that_was_made_anew_over_another_server_are_told(
+    cluster: Cluster, database: Database, own_server: PostgresServer, tmp_path: Path
+) -> None:
+    def server(one: Database) -> Datastore:
+        one.execute("CREATE TABLE item (id int PRIMARY KEY)")
+        return Datastore(
+            one.address(),
+            {
+                "publication": "everything",
+                "slot": f"tail_{tmp_path.name}",
+                "snapshot": True,
+                "snapshot_folder": str(tmp_path),
+            },
+            lambda number: one.execute(f"INSERT INTO item VALUES ({number})", "SELECT pg_switch_wal()"),
+        )
+
+    flows_are_told(cluster, server(own_server.database()), server(database))
+
+
+def test_streams_that_share_a_folder_and_the_name_of_a_slot_have_each_its_own_rows(
+    cluster: Cluster, database: Database, own_server: PostgresServer, tmp_path: Path
+) -> None:
+    options = {"publication": "everything", "slot": "tail", "snapshot": True, "snapshot_folder": str(tmp_path)}
+    logs = []
+    for number, one in enumerate((database, own_server.database())):
+        one.execute(f"CREATE TABLE item AS SELECT {number} AS id")
+        logs.append(cluster.create_stream(f"shop-{number}", 1, one.address(), options=options).log)
+    for number, log in enumerate(logs):
+        with contextlib.closing(log), contextlib.closing(log.reader()) as reader:
+            rows = read_all(reader, floors(log), log)[0]
+        assert [json.loads(row["payload"]) for row in rows] == [{"id": number}]
+    cluster.drop_stream("shop-0")

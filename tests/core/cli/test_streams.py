@@ -27,7 +27,9 @@ def test_a_stream_is_made_listed_described_and_dropped(run: Run, tmp_path: Path)
         "retention_seconds": 7 * 86400,
         "retention_bytes": None,
     }
-    assert run("streams", "list", "--json").json == [definition]
+    listed = run("streams", "list", "--json").json
+    definition["id"] = listed[0]["id"]
+    assert listed == [definition]
     table = run("streams", "list").out.splitlines()
     assert table[0].split("  ")[0] == "STREAM"
     assert table[1].split()[:3] == ["contacts", "4", definition["log"]]
