@@ -69,8 +69,7 @@ ORDER BY published.schemaname, published.tablename
 """
 
 
-FIRST_FETCH_ROWS = 50
-FETCH_BYTES = 8 * 2**20  # that are asked for at once, if rows are as large as those before them
+FETCH_BYTES = 8 * 2**20  # that are asked for at once, if no row is larger than those before it
 
 logger = logging.getLogger(__name__)
 
@@ -182,16 +181,18 @@ class PostgresTable:
 
 
 def _gathered(cursor: Any) -> list[tuple[str | None, ...]]:
-    """The next rows of a cursor, up to what a chunk takes; as many at once as are not too large together."""
+    """The next rows of a cursor, up to what a chunk takes. How large they are is known when they are there: so it
+    begins with one, and asks for up to twice as many each time."""
     rows: list[tuple[str | None, ...]] = []
-    size, count = 0, FIRST_FETCH_ROWS
+    size, largest, count = 0, 1, 1
     while len(rows) < snapshot.CHUNK_ROWS and size < snapshot.CHUNK_BYTES:
         more = cursor.fetchmany(min(count, snapshot.CHUNK_ROWS - len(rows)))
         if not more:
             break
         rows += more
-        size += sum(len(text) for row in more for text in row if text is not None)
-        count = max(1, FETCH_BYTES * len(rows) // (size + 1))
+        sizes = [sum(len(text) for text in row if text is not None) for row in more]
+        size, largest = size + sum(sizes), max(largest, *sizes)
+        count = max(1, min(2 * count, FETCH_BYTES // largest))
     return rows
 
 

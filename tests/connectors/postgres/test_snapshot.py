@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import psycopg2
 import pyarrow as pa
 import pytest
 
@@ -21,6 +22,7 @@ from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.cdc import snapshot
+from tidings_connectors.postgres.connections import PostgresServer
 from tidings_connectors.postgres.log import PostgresLog
 
 database, small_chunks = postgres_server.database, snapshot_steps.small_chunks
@@ -211,7 +213,6 @@ def test_rows_that_are_large_are_cut_into_smaller_pieces(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setattr(snapshot, "CHUNK_BYTES", 10_000)
-    monkeypatch.setattr("tidings_connectors.postgres.snapshot.FIRST_FETCH_ROWS", 1)
     monkeypatch.setattr("tidings_connectors.postgres.snapshot.FETCH_BYTES", 4_000)
     database.execute(f"CREATE TABLE large (id int {key}, body text)")
     database.execute("INSERT INTO large SELECT n, repeat('x', 4000) FROM generate_series(1, 10) n")
@@ -220,6 +221,34 @@ def test_rows_that_are_large_are_cut_into_smaller_pieces(
         assert log._snapshot is not None
         (run,) = log._snapshot.note().runs
         assert [chunk.rows for chunk in run.chunks] == [3, 3, 3, 1]
+
+
+@pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
+def test_large_rows_are_not_fetched_many_at_once(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    fetched: list[int] = []
+
+    class Counting(psycopg2.extensions.cursor):  # type: ignore[misc]  # psycopg2 has no types
+        def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+            rows: list[tuple[Any, ...]] = super().fetchmany(size)
+            fetched.append(sum(len(text or "") for row in rows for text in row))
+            return rows
+
+    connect = PostgresServer.connect
+
+    def counting(server: PostgresServer) -> Any:
+        connection = connect(server)
+        connection.cursor_factory = Counting
+        return connection
+
+    monkeypatch.setattr(PostgresServer, "connect", counting)
+    monkeypatch.setattr("tidings_connectors.postgres.snapshot.FETCH_BYTES", 10_000)
+    database.execute(f"CREATE TABLE large (id int {key}, body text)")
+    database.execute("INSERT INTO large SELECT n, repeat('x', 9000) FROM generate_series(1, 20) n")
+    assert len(whole(with_snapshot(database, tmp_path))) == 20
+    assert sum(fetched) > 20 * 9000
+    assert max(fetched) < 2 * 9010
 
 
 def test_what_all_have_passed_is_deleted_and_then_lost(items: Database, tmp_path: Path) -> None:
