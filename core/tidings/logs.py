@@ -214,7 +214,7 @@ class MovableLog(Log, Protocol):
     """A log that can be known again at another address, by what its datastore and its history are known by."""
 
     def origin(self) -> Mapping[str, Any] | None:
-        """What that is, as JSON has it; None if it does not tell yet."""
+        """What that is, as JSON has it; None if it does not tell yet. What is left out is as it was told last."""
 
     @classmethod
     def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:

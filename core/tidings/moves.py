@@ -10,10 +10,10 @@ import contextlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from tidings.coordination.origins import note_origin, read_origin
+from tidings.coordination.origins import note_origin, read_farthest, read_origin
 from tidings.errors import LogMismatch, LogUnavailable, TidingsError
 from tidings.flows import Flow
-from tidings.logs import MovableLog, TailedLog, WritableLog, open_log, prove_log
+from tidings.logs import MovableLog, TailedLog, WritableLog, is_tailed, open_log, prove_log
 from tidings.positions import Position, Positions
 from tidings.publisher.reports import read_datamarkers
 from tidings.stream_definition import StreamDefinition, split_address, streams_by_name
@@ -41,7 +41,7 @@ def check_move(cluster: Catalogue, known: StreamDefinition, wanted: StreamDefini
     if split_address(there.log)[0] != split_address(known.log)[0]:
         raise LogMismatch(f"the log of stream {known.name!r} is {known.log}, and no other kind of log is the same one")
     stands = _stands(cluster, known)
-    farthest: dict[int, Position] = {}
+    farthest = dict(read_farthest(cluster.coordination, known))
     for flow, at in stands.items():
         farthest[flow.shard] = max(at, farthest.get(flow.shard, at))
     prove_log(there, _origin(cluster, known), Positions(farthest))
@@ -53,11 +53,11 @@ def check_move(cluster: Catalogue, known: StreamDefinition, wanted: StreamDefini
             _check_not_copied(known, log)
         # Who waits for a snapshot of its own, or reads one, comes to the log where that is.
         waiting = {flow for flow, at in stands.items() if isinstance(log, TailedLog) and log.aside(at)}
-    for flow, at in stands.items():
-        if at > bounds[flow.shard].head:
+    for shard, at in farthest.items():
+        if at > bounds[shard].head:
             raise LogMismatch(
-                f"flow {flow} has read up to {at} of the log, which ends at {bounds[flow.shard].head} in {there.log}: "
-                "wait until it is as far; if it is an older copy, make a new stream"
+                f"shard {shard} of stream {known.name!r} was read up to {at}, and the log in {there.log} ends at "
+                f"{bounds[shard].head}: wait until it is as far; if it is an older copy, make a new stream"
             )
     behind = [flow for flow, at in stands.items() if at < bounds[flow.shard].floor and flow not in waiting]
     told = f"the log in {there.log} begins after the datamarkers of {len(behind)} flows, which will hear on_data_loss"
@@ -68,7 +68,8 @@ def prepare_move(cluster: Catalogue, known: StreamDefinition, wanted: StreamDefi
     """Look once more, and note that the datastore is at its new addresses, before anybody is told of them."""
     for replica in moved_logs(known, wanted):
         check_move(cluster, known, wanted, replica)
-    note_origin(cluster.coordination, _origin(cluster, known), known, wanted)
+    read = read_farthest(cluster.coordination, known)
+    note_origin(cluster.coordination, _origin(cluster, known), known, wanted, read=read)
 
 
 def _origin(cluster: Catalogue, known: StreamDefinition) -> Mapping[str, Any]:
@@ -94,7 +95,10 @@ def _stands(cluster: Catalogue, stream: StreamDefinition) -> dict[Flow, Position
         if application.reads(by_name)
         for shard in range(stream.shards)
     ]
-    return {flow: marker.position for flow, marker in read_datamarkers(cluster.coordination, flows).items()}
+    markers = read_datamarkers(cluster.coordination, flows).items()
+    # Who stood in a stream that had this name before begins anew.
+    here = (None, stream.id) if is_tailed(stream) else None
+    return {flow: marker.position for flow, marker in markers if here is None or marker.log in here}
 
 
 def _check_not_copied(known: StreamDefinition, log: WritableLog) -> None:

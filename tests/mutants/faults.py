@@ -606,10 +606,10 @@ PUBLISHER = (
     Fault(
         "older-copy-taken",
         "flows that have passed the end of a copy miss what it gets next",
-        f"{CORE}/moves.py",
-        "if at > bounds[flow.shard].head:",
+        f"{CORE}/storage/delta_commits.py",
+        'if self.mark(version) != {"version": version, "commit": commit}:',
         "if False:",
-        _of("tests/core/cli/test_moves.py", "test_a_folder_that_was_moved_is_read_on_while_publishers_run"),
+        _of("tests/core/cli/test_moves.py", "test_an_older_copy_that_was_written_to_is_refused"),
     ),
     Fault(
         "silent-log-waited-for",

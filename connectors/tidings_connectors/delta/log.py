@@ -98,17 +98,18 @@ class DeltaLog:
         return self._table.identity
 
     def origin(self) -> dict[str, Any]:
-        return {"table": self.identity()}
+        return {"table": self.identity(), **self._table.mark()}
 
     @classmethod
     def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
         with contextlib.closing(cls.open(location, stream)) as log:
             here = log.identity()
-        if here != known.get("table"):
-            raise LogMismatch(
-                f"{location} holds log {here} of a stream {stream.name!r}, and this stream is in log "
-                f"{known.get('table')}: move that one"
-            )
+            if here != known.get("table"):
+                raise LogMismatch(
+                    f"{location} holds log {here} of a stream {stream.name!r}, and this stream is in log "
+                    f"{known.get('table')}: move that one"
+                )
+            log._table.check_mark(known)
 
     def bounds(self) -> dict[int, Bounds]:
         with self._translating_errors():

@@ -99,6 +99,14 @@ class SegmentTable:
         """The table's id, as of the last refresh: another one is another table."""
         return str(self._snapshot.table)
 
+    def mark(self) -> dict[str, int]:
+        """By which the version of the last refresh is known in copies of the table."""
+        return self._commits.mark(self._snapshot.version)
+
+    def check_mark(self, known: Mapping[str, Any]) -> None:
+        """Raise `LogMismatch` if a version that was read elsewhere is another one here, or not here yet."""
+        self._commits.check_mark(known)
+
     def refresh(self) -> SegmentSnapshot:
         """The newest state. Cheap when nothing has changed."""
         with self._lock:

@@ -106,17 +106,19 @@ class DeltaCdfLog(TailedLogBase):
             looked, table = time.monotonic(), self._table.id()
             with self._lock:
                 self._origin = looked, table
-        return {"table": table, "name": self._name}
+        return {"table": table, "name": self._name, **self._table.mark()}
 
     @classmethod
     def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
-        here = cls._unopened(location, stream)._table.id()
+        log = cls._unopened(location, stream)
+        here = log._table.id()
         if here != known.get("table"):
             raise LogMismatch(
                 f"the table in {location} has the id {here}, and stream {stream.name!r} was read from "
                 f"{known.get('table')}: one that was written anew is another table, so make a new stream"
             )
-        name = cls._unopened(location, stream)._name
+        log._table.check_mark(known)
+        name = log._name
         if name != known.get("name", name):
             raise LogMismatch(
                 f"the folder of stream {stream.name!r} must still be called {known['name']!r}, and not {name!r}, since "

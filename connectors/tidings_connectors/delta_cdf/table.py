@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 
 from tidings.errors import LogUnavailable
 from tidings.positions import Bounds, Position
+from tidings.storage.delta_commits import Commits
 from tidings.storage.delta_rs import containing_panics
 
 if TYPE_CHECKING:
@@ -48,6 +50,14 @@ class FedTable:
     def id(self) -> str:
         """Which table it is, wherever its folder is."""
         return str(self.open().metadata().id)
+
+    def mark(self) -> dict[str, int]:
+        """By which the newest version is known in copies of the table."""
+        return Commits(self.folder).mark(self._newest())
+
+    def check_mark(self, known: Mapping[str, Any]) -> None:
+        """Raise `LogMismatch` if a version that was read elsewhere is another one here, or not here yet."""
+        Commits(self.folder).check_mark(known)
 
     def bounds(self) -> Bounds:
         """What the feed holds, now."""

@@ -41,11 +41,11 @@ from tidings_connectors.mysql.mariadb_gtid import (
 )
 from tidings_connectors.mysql.options import MysqlOptions, Place, place_of
 from tidings_connectors.mysql.origin import (
-    DIGEST_MAX_AGE_S,
-    MysqlOrigin,
+    ReadHistory,
     ReadTransaction,
     check_origin,
     read_transaction,
+    transaction_with_rows,
 )
 from tidings_connectors.mysql.preflight import check_server
 from tidings_connectors.mysql.prepared import find_prepared
@@ -78,8 +78,8 @@ class MysqlLog(TailedLogBase):
         self._bounds: dict[int, Bounds] = {}
         self._known: dict[int, GtidState] = {}
         self._first: tuple[str, Gtid] | None = None
-        self._rows_seq: int | None = None
-        self._rows_read: tuple[float, ReadTransaction | None] = (0.0, None)
+        self._history: ReadHistory | None = None
+        self._rows_read: ReadTransaction | None = None
         self._feeds: weakref.WeakSet[Feed] = weakref.WeakSet()
         self._tables = MysqlTables(self._connection, options, lambda: self._logged(0))
         self._use_snapshots(self._tables, stream.name)
@@ -128,25 +128,20 @@ class MysqlLog(TailedLogBase):
         self._release_snapshots(upto)
 
     def origin(self) -> dict[str, Any] | None:
-        """None until readers have met rows: what the server has logged before they came may be purged any time."""
+        """None until readers have come by something; and of rows nothing, until they have met some."""
         with self._lock:
-            last = self._known[max(self._known)][self.options.domain] if self._known else None
-            seq, (looked, rows) = self._rows_seq, self._rows_read
-        if seq is not None and (
-            rows is None or (rows.gtid.seq != seq and time.monotonic() > looked + DIGEST_MAX_AGE_S)
-        ):
-            found = self._transaction(seq)
-            rows = found if found is not None and found.rows else rows
-            with self._lock:
-                self._rows_read = time.monotonic(), rows
-        return None if last is None or rows is None else MysqlOrigin(str(last), str(rows.gtid), rows.rows)._asdict()
+            history, rows = self._history, self._rows_read
+        if history is None:
+            return None
+        found = {"last": str(history.last), "quiet": str(history.quiet)}
+        return found if rows is None else {**found, "rows_of": str(rows.gtid), "rows": rows.rows}
 
     @classmethod
     def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
         with contextlib.closing(cls._unopened(location, stream)) as log:
             check_server(log._connection, log._server_id())
             read = max((at.seq - (at.index < 0) for at in passed.values()), default=0)
-            check_origin(log._place, known, read, log._held_transaction)
+            check_origin(log._place, known, read, log._held_transaction, log._with_rows)
 
     def distance(self, after: Position, upto: Position) -> int:
         """In transactions."""
@@ -162,7 +157,14 @@ class MysqlLog(TailedLogBase):
         self._connection.close()
 
     def _held_transaction(self, seq: int) -> ReadTransaction | None:
-        """A transaction of the log; `LogMismatch` if the log does not come to it, or does not hold it any more."""
+        """A transaction of the log."""
+        self._check_held(seq)
+        feed, _ = self.open_feed(seq)
+        with contextlib.closing(feed):
+            return read_transaction(feed, self.options.domain, seq)
+
+    def _check_held(self, seq: int) -> None:
+        """Raise if the log does not come to a transaction, or does not hold it any more."""
         held = self._logged(0)
         if after_transaction(seq) > held.head:
             raise LogMismatch(
@@ -174,12 +176,15 @@ class MysqlLog(TailedLogBase):
                 f"the binary log of MariaDB at {self._place} begins with transaction {held.floor.seq}, so that nothing "
                 f"proves that it has {seq}, which the stream has read: make a new stream"
             )
-        return self._transaction(seq)
 
-    def _transaction(self, seq: int) -> ReadTransaction | None:
-        feed, _ = self.open_feed(seq)
+    def _with_rows(self, after: int, upto: int) -> ReadTransaction | None:
+        """The first transaction with rows after the one of this number, up to that one."""
+        if after >= upto:
+            return None
+        self._check_held(after + 1)
+        feed, _ = self.open_feed(after + 1)
         with contextlib.closing(feed):
-            return read_transaction(feed, self.options.domain, seq)
+            return transaction_with_rows(feed, self.options.domain, upto)
 
     # What readers need
 
@@ -218,15 +223,19 @@ class MysqlLog(TailedLogBase):
             while len(self._known) > REMEMBERED_STATES:
                 del self._known[next(iter(self._known))]
 
-    def note_rows(self, seq: int) -> None:
-        """A reader has met rows of this transaction."""
+    def note_history(self, history: ReadHistory) -> None:
+        """What a reader has come by; of several, what the farthest has."""
         with self._lock:
-            self._rows_seq = seq
+            if self._history is None or history.last.seq >= self._history.last.seq:
+                self._history = history
+            if history.rows and (self._rows_read is None or history.rows.gtid.seq >= self._rows_read.gtid.seq):
+                self._rows_read = history.rows
 
     def forget(self) -> None:
         """The server does not know what readers have met."""
         with self._lock:
             self._known.clear()
+            self._history = self._rows_read = None
 
     def check(self, after: Positions) -> None:
         check_held(self.stream_name, self._bounds_with_snapshot(self._logged(0)), after)

@@ -1,26 +1,40 @@
 """Which history a binary log has, and whether another server has the same.
 
 A GTID is the same on a primary and on its replicas, the id of the server that wrote it among it; but servers that have
-nothing to do with each other number alike, and many have the id 1. So a log is known by the last transaction that was
-read of it, and by a digest of the rows of one, which is only the same in copies of one history.
+nothing to do with each other number alike, and many have the id 1; and one that was restored from an older copy numbers
+anew what it had done since. So a log is known by the last transaction that was read of it, and by a digest of the rows
+of the last that had any, which is only the same in copies of one history.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import xxhash
 
-from tidings.errors import LogMismatch
+from tidings.errors import LogMismatch, LogUnavailable
 from tidings_connectors.mysql.binlog import Begin, End, Feed, Rows
 from tidings_connectors.mysql.mariadb_gtid import Gtid, parse_state
 from tidings_connectors.mysql.options import Place
 
-DIGEST_MAX_AGE_S = 30.0
 DIGEST_BYTES = 2**16  # of a large transaction
 PATIENCE_S = 60.0  # with a log that is read from the beginning of its file
+
+
+class RowsDigest:
+    """A digest of the rows of a transaction, wherever a server cuts them into events."""
+
+    def __init__(self) -> None:
+        self._digest, self._left = xxhash.xxh3_128(), DIGEST_BYTES
+
+    def add(self, rows: Rows) -> None:
+        self._digest.update(rows.data[: self._left])
+        self._left -= min(self._left, len(rows.data))
+
+    def __str__(self) -> str:
+        return str(self._digest.hexdigest()) if self._left < DIGEST_BYTES else ""
 
 
 class ReadTransaction(NamedTuple):
@@ -30,41 +44,73 @@ class ReadTransaction(NamedTuple):
     rows: str
 
 
+class ReadHistory(NamedTuple):
+    """What a reader has come by: its last transaction, the last that had rows, and after which one none had any."""
+
+    last: Gtid
+    rows: ReadTransaction | None
+    quiet: int
+
+
 def read_transaction(feed: Feed, domain: int, seq: int) -> ReadTransaction | None:
     """The transaction of this number; None if the log has none, or does not come to it in time."""
+    found = next((one for one in _transactions(feed, domain) if one.gtid.seq >= seq), None)
+    return found if found is not None and found.gtid.seq == seq else None
+
+
+def transaction_with_rows(feed: Feed, domain: int, last: int) -> ReadTransaction | None:
+    """The first transaction that has rows, up to the one of this number; None if there is none."""
+    for one in _transactions(feed, domain):
+        if one.rows or one.gtid.seq >= last:
+            return one if one.rows and one.gtid.seq <= last else None
+    raise LogUnavailable(
+        f"the binary log could not be read up to transaction {last} within {PATIENCE_S:g} s: try again"
+    )
+
+
+def _transactions(feed: Feed, domain: int) -> Iterator[ReadTransaction]:
+    """The transactions of a domain, for as long as one has patience."""
     begun: Gtid | None = None
-    digest, left, deadline = xxhash.xxh3_128(), DIGEST_BYTES, time.monotonic() + PATIENCE_S
+    digest, deadline = RowsDigest(), time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         for item in feed.take(1.0):
-            if isinstance(item, Begin) and item.gtid.domain == domain and item.gtid.seq >= seq:
-                if item.gtid.seq > seq:
-                    return None
-                begun = item.gtid
-            elif begun is not None and isinstance(item, Rows):
-                digest.update(item.data[:left])  # wherever a server cuts the rows of a transaction into events
-                left -= min(left, len(item.data))
-            elif begun is not None and isinstance(item, End):
-                return ReadTransaction(begun, digest.hexdigest() if left < DIGEST_BYTES else "")
-    return None
+            if isinstance(item, Begin):
+                begun, digest = item.gtid, RowsDigest()
+            elif isinstance(item, Rows):
+                digest.add(item)
+            elif isinstance(item, End) and begun is not None and begun.domain == domain:
+                yield ReadTransaction(begun, str(digest))
 
 
 class MysqlOrigin(NamedTuple):
-    """What a log is known by: the last transaction that was read, and one that had rows, with their digest."""
+    """What a log is known by: the last transaction that was read, the last one that had rows, with their digest, and
+    the one after which none had any, up to the last."""
 
     last: str
     rows_of: str
     rows: str
+    quiet: str
 
 
 def check_origin(
-    place: Place, known: Mapping[str, Any], read: int, transaction: Callable[[int], ReadTransaction | None]
+    place: Place,
+    known: Mapping[str, Any],
+    read: int,
+    transaction: Callable[[int], ReadTransaction | None],
+    with_rows: Callable[[int, int], ReadTransaction | None],
 ) -> None:
     """Raise unless a server has the history that is known, up to the transaction of this number.
 
-    `transaction` looks one up in the server's log. Within one history no two servers have one id: so a server that has
-    parted from it since has another id in the transactions that are its own.
+    `transaction` looks one up in the server's log, and `with_rows` the first with rows between two. Within one history
+    no two servers have one id: so a server that has parted from it since has another id in the transactions that are
+    its own.
     """
     there = MysqlOrigin(*(str(known.get(name, "")) for name in MysqlOrigin._fields))
+    if not there.last or not there.rows_of:
+        raise LogUnavailable(
+            f"no rows of the stream were read yet, which would prove that MariaDB at {place} is the same one: let a "
+            "publisher read some first; if the server is gone, make a new stream"
+        )
     (last,), (rows_of,) = (parse_state(text).values() for text in (there.last, there.rows_of))
     end = last._replace(seq=max(last.seq, read))
     for gtid, rows in ((rows_of, there.rows), (end, "")):
@@ -79,3 +125,8 @@ def check_origin(
                 f"transaction {gtid} of MariaDB at {place} has other rows (digest {found.rows or 'of none'}) than the "
                 f"stream has read ({rows}): it is another server, so make a new stream"
             )
+    if there.quiet and (other := with_rows(int(there.quiet), last.seq)) is not None:
+        raise LogMismatch(
+            f"transaction {other.gtid} of MariaDB at {place} has rows, and the stream has read none between "
+            f"{there.quiet} and {last}: it is an older copy that was written to, so make a new stream"
+        )

@@ -19,6 +19,7 @@ from tidings_connectors.mysql.binlog import Begin, End, Feed, Item, Resolution, 
 from tidings_connectors.mysql.connection import POSITION_GONE, ServerError
 from tidings_connectors.mysql.mariadb_gtid import Gtid, GtidState
 from tidings_connectors.mysql.options import MysqlOptions
+from tidings_connectors.mysql.origin import ReadHistory
 from tidings_connectors.mysql.sequencer import Loss, Sequencer
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for rows, and gathers them
@@ -45,8 +46,8 @@ class BinlogSource(Protocol):
     def remember(self, state: GtidState) -> None:
         """A state that a reader has met: the server knows it."""
 
-    def note_rows(self, seq: int) -> None:
-        """A reader has met rows of this transaction."""
+    def note_history(self, history: ReadHistory) -> None:
+        """What a reader has come by."""
 
     def forget(self) -> None:
         """The server does not know states that readers have met: it is another one."""
@@ -135,8 +136,8 @@ class MysqlReader:
         gathered = sequencer.gathered()
         options, shards = self._source.options, self._source.shards
         rows = ordered([updates_of(one, options, shards) for one in gathered.changes])
-        if len(rows):
-            self._source.note_rows(rows["seq"][-1].as_py())
+        if (history := sequencer.history) is not None:
+            self._source.note_history(history)
         return Unread(rows, gathered.losses)
 
     def _next(self, timeout: float) -> Item | None:

@@ -12,6 +12,7 @@ from tidings_connectors.cdc.changes import Changes
 from tidings_connectors.mysql.binlog import Begin, End, Item, Resolution, Rows, Statement, UnreadRows, size_of
 from tidings_connectors.mysql.mariadb_gtid import Gtid, GtidState, after_transaction, seq_in
 from tidings_connectors.mysql.options import MysqlOptions
+from tidings_connectors.mysql.origin import ReadHistory, ReadTransaction, RowsDigest
 from tidings_connectors.mysql.prepared import KEPT_BYTES, Held, PreparedTransactions, Undone
 from tidings_connectors.mysql.rows import Change, Draft, Shape, changed, truncated
 from tidings_connectors.mysql.statements import filled_table, may_change, may_truncate, savepoint_of, truncated_table
@@ -51,6 +52,8 @@ class Sequencer:
         self.elsewhere: tuple[float, str] | None = None
         """Since when there is something in other domains that is not told of yet, and what."""
         self._start = start
+        self._digest: RowsDigest | None = None
+        self._rows: ReadTransaction | None = None
         self._ended = dict(state)
         self._options = options
         self._watched = options.watched
@@ -65,11 +68,14 @@ class Sequencer:
 
     def add(self, item: Item) -> None:
         """Take the next item."""
+        if isinstance(item, Rows) and self._digest is not None:
+            self._digest.add(item)
         match item:
             case Begin():
                 self._check_order(item)
                 self._begun = item
                 self._index = 0
+                self._digest = RowsDigest()
             case End():
                 self._end(item)
             case Resolution():
@@ -91,6 +97,14 @@ class Sequencer:
     def gtid(self) -> Gtid | None:
         """The transaction that has begun and not ended."""
         return self._begun.gtid if self._begun is not None else None
+
+    @property
+    def history(self) -> ReadHistory | None:
+        """What was read since the start; None if it is not there yet."""
+        last, before = self.state.get(self._options.domain), self._start.seq - 1
+        if last is None or last.seq < max(before, 1):
+            return None
+        return ReadHistory(last, self._rows, before if self._rows is None else self._rows.gtid.seq)
 
     def gathered(self) -> Gathered:
         """What was gathered."""
@@ -133,6 +147,7 @@ class Sequencer:
 
     def _resolve(self, item: Resolution) -> None:
         """An XA transaction has ended, so that it is known whether it happened."""
+        self._digest = None  # its rows are those of the transaction that prepared it
         held = self._prepared.take(item.xid)
         begun = self._begun
         if not item.committed or begun is None or self._passed(begun):
@@ -164,6 +179,8 @@ class Sequencer:
             self._begun = None
         self._ended[begun.gtid.domain] = begun.gtid
         if begun.gtid.domain == self._options.domain:
+            if digest := str(self._digest or ""):
+                self._rows = ReadTransaction(begun.gtid, digest)
             if self.elsewhere is not None and not self._passed(begun):
                 self._lose(self.elsewhere[1], begun)
             self.elsewhere = None

@@ -1,7 +1,8 @@
 """Where a stream is from: what its datastore is known by, whatever its address is.
 
 ```
-/<root>/streams/<stream>/origin   what the datastore said of itself, and the addresses at which it was seen
+/<root>/streams/<stream>/origin   what the datastore said of itself, the addresses at which it was seen, and up to
+                                  where it was read
 ```
 
 It is noted when a stream is made, and by publishers while they read: when an address is to change, the datastore may be
@@ -17,9 +18,11 @@ from typing import Any
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
 from tidings.coordination.zookeeper import Coordination, encode
+from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition
 
 PLACE = "origin"
+NOWHERE = Positions()
 
 
 def read_origin(tree: Coordination, stream: StreamDefinition) -> dict[str, Any] | None:
@@ -29,13 +32,25 @@ def read_origin(tree: Coordination, stream: StreamDefinition) -> dict[str, Any] 
     return known if isinstance(known, dict) and stream.log in (noted.get("logs") or ()) else None
 
 
-def note_origin(tree: Coordination, known: Mapping[str, Any], *streams: StreamDefinition) -> None:
-    """Note what the datastore of a stream is known by, at the addresses of these definitions of it.
+def read_farthest(tree: Coordination, stream: StreamDefinition) -> Positions:
+    """The farthest positions that were seen to be sent to flows, whether they were acknowledged or not."""
+    noted = tree.read("streams", stream.name, PLACE) or {}
+    return Positions.from_json(noted.get("read") or {})
+
+
+def note_origin(
+    tree: Coordination, known: Mapping[str, Any], *streams: StreamDefinition, read: Positions = NOWHERE
+) -> None:
+    """Note what the datastore of a stream is known by, at the addresses of these definitions of it, and up to where
+    it was `read`.
 
     Nothing is noted of a stream that was dropped meanwhile.
     """
     logs = sorted({log for stream in streams for log in (stream.log, *stream.replicas.values())})
-    path, value = tree.path("streams", streams[0].name, PLACE), encode({"logs": logs, "known": dict(known)})
+    path, value = (
+        tree.path("streams", streams[0].name, PLACE),
+        encode({"logs": logs, "known": dict(known), "read": read.to_json()}),
+    )
     with tree.translating_errors():
         try:
             tree.wait(tree.client.set_async(path, value))

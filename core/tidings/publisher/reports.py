@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tidings.allocation_policies import Limits
-from tidings.coordination.origins import note_origin
+from tidings.coordination.origins import note_origin, read_farthest, read_origin
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
 from tidings.errors import ENDING, InvalidOption, TidingsError
@@ -46,7 +47,7 @@ class Reporter:
         self._flows = flows
         self._may_send = may_send
         self._applied: dict[Pump, dict[str, Any]] = {}
-        self._origins: dict[Pump, Mapping[str, Any]] = {}
+        self._origins: dict[Pump, tuple[Mapping[str, Any], Positions]] = {}
         self._troubles: dict[str, str] = {}
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidings-reports", daemon=True)
@@ -64,7 +65,9 @@ class Reporter:
         self._closed.set()
         self._thread.join()
         if self._may_send():
-            for stream in self._pumps:
+            for stream, pump in self._pumps.items():
+                with contextlib.suppress(Exception):  # it was noted a moment ago
+                    self._note_origin(pump)
                 try:
                     self._coordination.release(PLACE, stream, self._publisher)
                 except TidingsError:
@@ -134,11 +137,26 @@ class Reporter:
         """Note what the datastore is known by, again and again: its history goes on, and it may be gone one day."""
         if not isinstance(pump.log, MovableLog) or pump.stream.log in pump.stream.replicas.values():
             return
-        found = pump.log.origin()
-        if found is not None and found != self._origins.get(pump):
-            note_origin(self._coordination, found, pump.stream)
+        # What the datastore does not tell now, it has told before.
+        noted = read_origin(self._coordination, pump.stream) or {}
+        now = {**noted, **(pump.log.origin() or {})}, self._farthest(pump)
+        if now[0] and now != self._origins.get(pump):
+            note_origin(self._coordination, now[0], pump.stream, read=now[1])
             self._origins = {known: one for known, one in self._origins.items() if known in self._pumps.values()}
-            self._origins[pump] = found
+            self._origins[pump] = now
+
+    def _farthest(self, pump: Pump) -> Positions:
+        """Where the flows are that are the farthest, those of other publishers too.
+
+        What is beyond the end of the log was undone by one that was restored.
+        """
+        heads = {shard: held.head for shard, held in pump.log.bounds().items()}
+        found = {
+            shard: at for shard, at in read_farthest(self._coordination, pump.stream).items() if at <= heads[shard]
+        }
+        for one in (one for one in pump.sessions() if one.log_identity == pump.log_identity):
+            found[one.shard] = max(one.sent, found.get(one.shard, one.sent))
+        return Positions({shard: at for shard, at in found.items() if at.seq >= 0})
 
 
 def read_datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:

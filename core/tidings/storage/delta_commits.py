@@ -12,11 +12,11 @@ import os
 import time
 import uuid
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tidings.errors import LogUnavailable
+from tidings.errors import LogMismatch, LogUnavailable
 from tidings.storage.durable import sync_folder
 
 Action = dict[str, Any]
@@ -130,6 +130,25 @@ class Commits:
         """That of the commit of a version, or of its checkpoint if the commit was cleaned up; None without either."""
         paths = (self._path(version), *self._checkpoints(version))
         return next((taken[0] for path in paths if (taken := _taken(path))), None)
+
+    def mark(self, version: int) -> dict[str, int]:
+        """By which this version is known in copies of the table: as JSON has it, empty if its commit is not there."""
+        found = _taken(self._path(version))
+        return {} if found is None else {"version": version, "commit": found[0].checksum}
+
+    def check_mark(self, known: Mapping[str, Any]) -> None:
+        """Raise `LogMismatch` if the version that `known` tells of is another one here, or not here yet.
+
+        One whose commit was cleaned up tells nothing.
+        """
+        version, commit = known.get("version"), known.get("commit")
+        if version is None or (version <= self.newest() and not self.mark(version)):
+            return
+        if self.mark(version) != {"version": version, "commit": commit}:
+            raise LogMismatch(
+                f"version {version} of the table in {self._table} is not the one that was read, or not there: wait "
+                "until it is as far; if it is an older copy, make a new stream"
+            )
 
     def sync(self) -> None:
         """Make sure of the commits that are seen, whoever made them."""

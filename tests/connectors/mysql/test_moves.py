@@ -111,3 +111,39 @@ def test_a_replica_that_was_promoted_without_what_was_read_is_refused(
         with pytest.raises(LogMismatch, match=rf"has 0-2-{lost} where the stream has read 0-1-{lost}: "):
             cluster.move_stream("shop", replica.address("shop"))
     assert heard(seen) == {1, 2}
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_an_older_copy_of_the_server_that_was_written_to_is_refused(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, quiet: bool
+) -> None:
+    monkeypatch.setenv("MYSQL_PWD", PASSWORD)
+    seen = Seen()
+    with running(1) as first, contextlib.closing(Server(1)) as copy:
+        first.sql("CREATE DATABASE shop", TABLE, "CREATE TABLE shop.others (id INT)")
+        cluster.create_stream("shop", 2, first.address("shop"), options={"tables": ["shop.items"]})
+        cluster.create_application("cache", ["shop"], start="earliest")
+        definition = cluster.stream("shop").definition
+
+        def noted() -> bool:
+            known = read_origin(cluster.coordination, definition) or {}
+            return known.get("last") == f"0-1-{first.seq()}"
+
+        with cluster.subscribe("cache", seen), cluster.publisher(token_interval=0.2, patience=1.0):
+            insert(first, 1, 2)
+            eventually(lambda: heard(seen) == {1, 2} and noted(), timeout=60)
+            first.stop()
+            copy.take(first)
+            first.start()
+            if quiet:
+                first.sql(*(f"INSERT INTO shop.others VALUES ({number})" for number in (3, 4)))
+            else:
+                insert(first, 3, 4)
+                eventually(lambda: heard(seen) == {1, 2, 3, 4}, timeout=60)
+            eventually(noted, timeout=60)
+            first.kill()
+            copy.start()
+            insert(copy, *range(100, 110))
+            told = r"has rows, and the stream has read none between" if quiet else r"has other rows \(digest \w+\)"
+            with pytest.raises(LogMismatch, match=told):
+                cluster.move_stream("shop", copy.address("shop"))

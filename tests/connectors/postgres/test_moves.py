@@ -18,7 +18,7 @@ from tests.support.scene import Scene
 from tests.support.scene_fixture import scene as scene_fixture
 from tests.support.subscribers import Copy
 from tidings.cluster import Cluster
-from tidings.coordination.origins import read_origin
+from tidings.coordination.origins import read_farthest, read_origin
 from tidings.datamarkers import Datamarker
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.flow_status import status
@@ -205,3 +205,30 @@ def test_who_waits_for_a_snapshot_of_its_own_is_not_said_to_lose_anything(
     log.close()
     own_server.move()
     assert cluster.move_stream("shop", own.address()) == []
+
+
+def test_a_standby_that_lacks_what_was_heard_and_not_acknowledged_is_refused(
+    scene: Scene, own_server: PostgresServer
+) -> None:
+    own, numbers, cluster = own_server.database(), Numbers(), scene.cluster
+    own.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    cluster.create_stream("shop", 2, own.address(), options=own.options())
+    cluster.create_application("cache", ["shop"], start="earliest")
+    scene.sender("p", "--token-interval", "60")
+    with cluster.subscribe("cache", numbers), contextlib.closing(PostgresServer(own_server)) as standby:
+        insert(own, numbers, 1)
+        standby.promote()
+        there, slot = Database(standby, own.name), own.options()["slot"]
+        there.execute(f"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')")
+        parted = there.execute("SELECT pg_current_wal_lsn() - '0/0'")[0][0]
+        own.execute("SELECT pg_switch_wal()")
+        insert(own, numbers, 2, 3)
+        known = cluster.stream("shop").definition
+        eventually(
+            lambda: any(at.seq > parted for at in read_farthest(cluster.coordination, known).values()), timeout=60
+        )
+        own_server.kill()
+        there.execute("SELECT pg_switch_wal()", *(f"INSERT INTO item VALUES ({n})" for n in range(100, 110)))
+        assert max(one.datamarker.position.seq for one in status(cluster) if one.datamarker) < parted
+        with pytest.raises(LogMismatch, match="what is between was lost when it was promoted"):
+            cluster.move_stream("shop", there.address())

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 
 from tests.support.commands import Run, told
@@ -13,6 +15,8 @@ from tests.support.subscribers import Seen
 from tidings.cluster import Cluster
 from tidings.coordination.origins import read_origin
 from tidings.flow_status import status
+from tidings.stream_definition import StreamDefinition
+from tidings.streams import Stream
 from tidings.testing import eventually
 
 FED = {"delta.enableChangeDataFeed": "true"}
@@ -53,7 +57,7 @@ def test_a_folder_that_was_moved_is_read_on_while_publishers_run(
     # The copy is older than what was read, and there is nothing at the old place that would say so.
     (tmp_path / "elsewhere").rename(tmp_path / "away")
     older = told(run("streams", "move", "contacts", "--log", "delta:copy").err)
-    assert "has read up to" in older
+    assert "is not the one that was read, or not there" in older
     assert "wait until it is as far; if it is an older copy, make a new stream" in older
 
 
@@ -131,3 +135,46 @@ def test_apply_changes_addresses_at_which_the_same_table_is(run: Run, joined: Cl
     (tmp_path / "b2" / "shop" / "orders").rename(tmp_path / "b2" / "shop" / "others")
     moved = run("streams", "move", "orders", "--log", f"delta-cdf:{tmp_path}/b2/shop/others")
     assert "must still be called 'shop/orders', and not 'shop/others'" in told(moved.err)
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_an_older_copy_that_was_written_to_is_refused(
+    contacts: Run, joined: Cluster, tmp_path: Path, own: bool
+) -> None:
+    run, seen = contacts, Seen()
+    name, place = ("contacts", tmp_path / "contacts") if own else ("orders", tmp_path / "shop" / "orders")
+    copy = tmp_path / "copy" / "shop" / "orders"
+    if not own:
+        table(place, 0)
+        joined.create_stream(name, 1, f"delta-cdf:{place}", options={"key": ["id"]})
+    definition = joined.stream(name).definition
+    copied = replace(definition, log=f"{definition.log.partition(':')[0]}:{copy}")
+
+    def write(to: StreamDefinition, *numbers: int) -> None:
+        for number in numbers:
+            if own:
+                with Stream(to).producer() as producer:
+                    producer.publish(f"o/{number}", 1)
+            else:
+                table(Path(to.log.partition(":")[2]), number)
+
+    def heard() -> set[int]:
+        return {int(one.object.rpartition("/")[2]) for one in seen.updates}
+
+    joined.create_application("cache", [name], start="earliest")
+    with joined.subscribe("cache", seen), joined.publisher(token_interval=0.1):
+        write(definition, 1, 2)
+        eventually(lambda: {1, 2} <= heard())
+        shutil.copytree(place, copy)
+        write(definition, 3, 4)
+        eventually(lambda: {1, 2, 3, 4} <= heard())
+        version = max(int(path.stem) for path in (place / "_delta_log").glob("*.json"))
+        eventually(lambda: (read_origin(joined.coordination, definition) or {}).get("version", 0) >= version)
+    place.rename(tmp_path / "away")
+    other = f"version {version} of the table in {copy} is not the one that was read, or not there"
+    assert other in told(run("streams", "move", name, "--log", copied.log).err)
+    write(copied, *range(100, 110))
+    assert other in told(run("streams", "move", name, "--log", copied.log).err)
+    shutil.rmtree(copy)
+    (tmp_path / "away").rename(copy)
+    assert run("streams", "move", name, "--log", copied.log).code == 0
