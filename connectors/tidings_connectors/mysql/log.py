@@ -47,7 +47,7 @@ from tidings_connectors.mysql.origin import (
     read_transaction,
     transaction_with_rows,
 )
-from tidings_connectors.mysql.preflight import check_server
+from tidings_connectors.mysql.preflight import check_order, check_server
 from tidings_connectors.mysql.prepared import find_prepared
 from tidings_connectors.mysql.reader import MysqlReader
 from tidings_connectors.mysql.snapshot import MysqlTables
@@ -112,6 +112,7 @@ class MysqlLog(TailedLogBase):
         return log
 
     def _begin(self) -> None:
+        check_order(self._connection)
         if self._snapshot is not None:
             self._tables.check()  # even if one is only taken when something is lost: that is too late to be told
             self._take_snapshot()

@@ -43,6 +43,16 @@ def check_server(connection: MysqlConnection, server_id: int) -> None:
     _check_privileges(connection, user, server_id)
 
 
+def check_order(connection: MysqlConnection) -> None:
+    """Raise unless the server refuses to log a transaction under a number that is not larger than the last."""
+    ((strict,),) = connection.ask("SELECT @@GLOBAL.gtid_strict_mode")
+    if not strict:
+        raise LogUnavailable(
+            f"MariaDB at {connection.place} has gtid_strict_mode = OFF, so transactions may be out of order in the "
+            "binary log: SET GLOBAL gtid_strict_mode = ON, and in its option file, too"
+        )
+
+
 def _check_privileges(connection: MysqlConnection, user: str, server_id: int) -> None:
     """Try what a reader does: there is no other way to know what a user may do."""
     tries: dict[str, Callable[[], object]] = {

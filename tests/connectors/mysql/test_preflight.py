@@ -134,3 +134,17 @@ def test_an_address_that_is_none_is_refused(scene: Scene, address: str) -> None:
 def test_wrong_options_are_told(scene: Scene, options: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidOption, match=words):
         open_log(replace(scene.definition("items"), options=options))
+
+
+def test_a_server_whose_gtids_may_go_back_is_refused_when_a_stream_is_made(scene: Scene) -> None:
+    made = scene.definition("items")
+    scene.server.sql("SET GLOBAL gtid_strict_mode = OFF")
+    try:
+        with pytest.raises(
+            LogUnavailable,
+            match="so transactions may be out of order in the binary log: SET GLOBAL gtid_strict_mode = ON",
+        ):
+            create_log(made)
+        open_log(made).close()  # of a stream that is there already
+    finally:
+        scene.server.sql("SET GLOBAL gtid_strict_mode = ON")
