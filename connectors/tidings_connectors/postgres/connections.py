@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tidings.errors import InvalidOption, LogUnavailable, PluginMissing
 
@@ -20,6 +21,8 @@ try:
     from psycopg2.extras import LogicalReplicationConnection  # type: ignore[import-untyped]
 except ImportError as error:
     raise PluginMissing("a PostgreSQL log needs psycopg2: pip install 'tidings[postgres]'") from error
+
+T = TypeVar("T")
 
 # The texts of values must not depend on how a server, a database or a role is set up; nor may a policy hide rows from a
 # snapshot in silence; and of what is not asked for, only warnings are to come.
@@ -161,6 +164,11 @@ class PostgresConnection:
         """The one row that a statement returns."""
         return self.rows(statement, values)[0]
 
+    def cancel(self) -> None:
+        """End what is being asked, from another thread."""
+        if (asked := self._open) is not None:
+            asked.cancel()
+
     def close(self) -> None:
         """Close the connection; the next question opens another."""
         with self._lock:
@@ -178,6 +186,20 @@ class PostgresConnection:
         if self._open is not None:
             self._open.close()
         self._open = None
+
+
+def interruptible(ask: Callable[[], T], cancel: Callable[[], object]) -> T:
+    """What is asked, in a thread: the client library hears no signal while it waits, and who waits for a thread does.
+
+    A signal that ends the process has the server told by `cancel`.
+    """
+    with ThreadPoolExecutor(1, "tidings-postgres") as pool:
+        asked = pool.submit(ask)
+        try:
+            return asked.result()
+        except (KeyboardInterrupt, SystemExit):
+            cancel()
+            raise
 
 
 def raw_texts(connection: Any, select: str) -> None:

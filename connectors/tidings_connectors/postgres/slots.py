@@ -25,6 +25,7 @@ from tidings_connectors.postgres.connections import (
     Error,
     PostgresConnection,
     PostgresServer,
+    interruptible,
     quoted_text,
     translating_errors,
     unavailable,
@@ -136,7 +137,7 @@ class Slot:
         self.lead.drop()
         try:
             with self.telling_who_waits():
-                self._moving.rows(self.making)
+                interruptible(lambda: self._moving.rows(self.making), self._moving.cancel)
         except Error as error:
             if error.pgcode == LIMIT_EXCEEDED:
                 raise self.too_few() from error

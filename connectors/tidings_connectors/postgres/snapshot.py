@@ -28,6 +28,7 @@ from tidings_connectors.postgres.connections import (
     LIMIT_EXCEEDED,
     Error,
     PostgresServer,
+    interruptible,
     quoted_name,
     quoted_text,
     raw_texts,
@@ -226,9 +227,8 @@ class PostgresTables:
             cursor = exporting.cursor()
             try:
                 with self._slot.telling_who_waits():
-                    cursor.execute(
-                        f"CREATE_REPLICATION_SLOT {quoted_name(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
-                    )
+                    made = f"CREATE_REPLICATION_SLOT {quoted_name(name)} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
+                    interruptible(lambda: cursor.execute(made), exporting.cancel)
             except Error as error:
                 if error.pgcode == LIMIT_EXCEEDED:
                     raise self._slot.too_few() from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -176,3 +177,23 @@ def test_streams_that_share_a_folder_and_the_name_of_a_slot_have_each_its_own_ro
             rows = read_all(reader, floors(log), log)[0]
         assert [json.loads(row["payload"]) for row in rows] == [{"id": number}]
     cluster.drop_stream("shop-0")
+
+
+@pytest.mark.parametrize(("ending", "snapshot"), [(signal.SIGINT, False), (signal.SIGTERM, True)])
+def test_a_command_that_waits_for_open_transactions_ends_when_it_is_told_to(
+    cluster: Cluster, database: Database, tmp_path: Path, ending: signal.Signals, snapshot: bool
+) -> None:
+    database.execute("CREATE TABLE item (id int PRIMARY KEY)")
+    options = database.options() | {"snapshot": str(snapshot).lower(), "snapshot_folder": str(tmp_path)}
+    given = [part for key, value in options.items() for part in ("--option", f"{key}={value}")]
+    command = ["streams", "create", "shop", "--zookeeper", cluster.address, "--log", database.address(), *given]
+    slots = "SELECT 1 FROM pg_replication_slots WHERE database = current_database()"
+    with database.transaction() as open_one:
+        open_one.execute("INSERT INTO item VALUES (1)")
+        code = f"import sys; from tidings.cli import main; sys.exit(main({command!r}))"
+        with subprocess.Popen([sys.executable, "-c", code]) as waiting:
+            eventually(lambda: database.execute(slots))
+            waiting.send_signal(ending)
+            assert waiting.wait(30) != 0
+        eventually(lambda: not database.execute(slots))
+    assert cluster.streams() == []
