@@ -16,6 +16,7 @@ from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually
 from tidings_thialfi.gateway.options import GatewayOptions
+from tidings_thialfi.gateway.rates import BURST_S
 from tidings_thialfi.protocol import stream_schema
 
 PAGE = " ".join((ROOT / "docs" / "thialfi-protocol.md").read_text().split())
@@ -45,6 +46,12 @@ def test_the_limits_of_a_gateway_are_those_of_the_page() -> None:
     options = GatewayOptions()
     for said in (
         f"{options.rate:g} a second, {options.burst} at once",
+        f"{options.entries:,} a second; of all clients of a user, or of an address, {options.user_entries:,};",
+        f"of all, {options.total_entries:,}. {BURST_S} times as many at once",
+        f"{options.bytes // 2**10} KiB a second; of a user, or of an address, {options.user_bytes // 2**20} MiB;",
+        f"of all, {options.total_bytes // 2**20} MiB",
+        f"{options.max_per_address:,}, and as many clients that poll",
+        f"{options.max_poll // 2**10} KiB, comes within {options.request_timeout:g} s",
         f"{options.max_registrations:,} objects",
         f"{options.max_queue // 2**10} KiB",
         f"{options.stall:g} s, then it is closed with 3008",
@@ -53,6 +60,7 @@ def test_the_limits_of_a_gateway_are_those_of_the_page() -> None:
         f"not polled for {options.poll_gap:g} s",
     ):
         assert said in PAGE, said
+    assert (options.user_entries, options.user_bytes) == (options.address_entries, options.address_bytes)
     assert options.resend == 60, "the page says: a minute"
 
 
