@@ -1216,6 +1216,14 @@ MATCHING = (
         STAGE,
     ),
     Fault(
+        "registrations-without-end",
+        "a client that comes again and again registers for as much as it likes",
+        f"{THIALFI}/server/matching.py",
+        "takes &= ~beyond",
+        "pass",
+        ("tests/plugins/thialfi/server/test_registration_limit.py",),
+    ),
+    Fault(
         "below-the-sync-taken",
         "an operation counts that a sync has made void",
         f"{THIALFI}/server/matching.py",
