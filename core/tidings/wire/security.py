@@ -9,6 +9,14 @@ from pathlib import Path
 from tidings.errors import InvalidOption
 
 
+def trusting(authority: Path) -> ssl.SSLContext:
+    """What trusts those whose certificate this one has signed."""
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except (ssl.SSLError, OSError):
+        raise InvalidOption(f"{str(authority)!r} is no certificate in PEM, which TLS needs to trust others") from None
+
+
 @dataclass(frozen=True)
 class Security:
     """How publishers and subscribers know each other: a shared token, and TLS.
@@ -38,6 +46,8 @@ class Security:
                 reason = getattr(error, "reason", None) or error
                 pair = f"{str(self.certificate)!r} and {str(self.key)!r}"
                 raise InvalidOption(f"{pair} are no certificate in PEM with its key: {reason}") from None
+        if self.authority is not None:
+            trusting(self.authority)
 
     @property
     def tokens(self) -> tuple[str, ...]:

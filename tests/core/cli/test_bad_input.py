@@ -46,6 +46,7 @@ from tidings.cluster import Cluster
         ("subscribe cache --tls-certificate nope", 2, "Invalid value for '--tls-certificate': 'nope' cannot be read"),
         ("subscribe cache --tls-certificate junk", 2, "error: TLS needs both --tls-certificate and --tls-key"),
         ("subscribe cache --tls-certificate junk --tls-key junk", 1, "'junk' and 'junk' are no certificate in PEM"),
+        ("publisher --tls-authority junk", 1, "'junk' is no certificate in PEM"),
         (
             "subscribe cache --address 203.0.113.7:1",
             1,

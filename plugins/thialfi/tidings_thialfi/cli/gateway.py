@@ -195,6 +195,7 @@ def gateway_command(
         if error.name != "aiohttp":
             raise
         raise PluginMissing("a gateway needs aiohttp: pip install 'tidings[gateway]'") from None
+    from tidings.wire.security import trusting
     from tidings_thialfi.gateway.hooks import load_hooks
     from tidings_thialfi.protocol.tokens import TokenKeys
 
@@ -240,7 +241,7 @@ def gateway_command(
         port=listen[1],
         advertise=advertise,
         tls=_server_tls(tls_certificate, tls_key),
-        peer_tls=None if peer_authority is None else ssl.create_default_context(cafile=peer_authority),
+        peer_tls=None if peer_authority is None else trusting(peer_authority),
         peer_secret=peer_secret[0] if peer_secret else None,
         subscriber=subscriber_address,
         security=security(token_file, certificate=tls_certificate, key=tls_key),

@@ -37,7 +37,7 @@ class Pipe:
     """
 
     __slots__ = ("_ahead", "_bytes", "_closer", "_gave_up", "_limit", "_queue", "_request", "_socket", "_stall",
-                 "_waiters", "_watchdog", "_writer", "_written", "closed")  # fmt: skip
+                 "_waiters", "_watchdog", "_writer", "_written", "closed", "peer")  # fmt: skip
 
     def __init__(
         self,
@@ -63,6 +63,8 @@ class Pipe:
         self._watchdog: asyncio.TimerHandle | None = None
         self._closer: asyncio.Task[None] | None = None
         self.closed = False
+        self.peer = ""
+        """Which gateway is at the other end, if one is."""
 
     def send(self, text: str) -> bool:
         """Send this, soon; False if the other side is gone, or is too slow, and is sent away."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -28,7 +27,13 @@ from tidings_thialfi.gateway.polls import Polls, TooManyPollers
 from tidings_thialfi.gateway.publish_api import MAX_BODY_BYTES, updates_of
 from tidings_thialfi.gateway.rates import Amount, Rates
 from tidings_thialfi.gateway.readiness import Readiness
-from tidings_thialfi.gateway.relay import MAX_FRAME_BYTES, RELAY_SUBPROTOCOL
+from tidings_thialfi.gateway.relay import (
+    MAX_BAD_FRAMES,
+    MAX_FRAME_BYTES,
+    PEER_HEADER,
+    RELAY_SUBPROTOCOL,
+    parse_frame,
+)
 from tidings_thialfi.gateway.trunk import Trunk
 from tidings_thialfi.protocol.constants import SUBPROTOCOL, TRUNK_SUBPROTOCOL, VERSION
 from tidings_thialfi.protocol.messages import BadMessage
@@ -168,14 +173,18 @@ class HttpServer:
             return _plain(403, "a relay needs the secret that gateways share")
 
         async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
+            pipe.peer = request.headers.get(PEER_HEADER, "")
+            bad = 0
             try:
                 async for message in socket:
                     try:
-                        kind, clients = json.loads(message.data)
-                        self._dispatcher.relay_frame(pipe, str(kind), [int(client) for client in clients])
-                    except (ValueError, TypeError):
-                        pipe.close(MALFORMED, "a relay's frames are [word, clients]")
-                        break
+                        self._dispatcher.relay_frame(pipe, *parse_frame(message.data))
+                    except ValueError:
+                        self._metrics.refused.labels("malformed").inc()
+                        bad += 1
+                        if bad == MAX_BAD_FRAMES:
+                            pipe.close(MALFORMED, "a relay's frames are [word, clients]")
+                            break
             finally:
                 self._dispatcher.relay_closed(pipe)
 

@@ -46,8 +46,8 @@ class Session:
     """One client, online at this gateway, on `channel`."""
 
     __slots__ = (
-        "_asked", "_fresh", "_registered", "about", "announced", "application", "channel", "client", "digest",
-        "largest_sent", "last_seen", "outbox", "parts", "routed", "seen", "sync_requested", "token", "user",
+        "_asked", "_fresh", "_registered", "about", "announced", "application", "channel", "claimed", "client",
+        "digest", "largest_sent", "last_seen", "outbox", "parts", "routed", "seen", "sync_requested", "token", "user",
     )  # fmt: skip
 
     def __init__(
@@ -64,6 +64,8 @@ class Session:
         """What that token says."""
         self.routed = False
         """Whether what the stage says to this client arrives here."""
+        self.claimed = False
+        """Whether a route was there: then it is known that the client came here, and who asks for it later is newer."""
         self.announced = now
         """When the client was last marked online."""
         self.digest: Digest | None = None

@@ -281,9 +281,16 @@ def test_a_trunk_carries_many_clients(scene: Scene) -> None:
     eventually(lambda: gateway.metric("sessions") == 0)
 
 
-def test_a_trunk_whose_frames_make_no_sense_is_closed(scene: Scene) -> None:
+def test_a_frame_that_makes_no_sense_ends_no_trunk_and_ten_of_them_do(scene: Scene) -> None:
     gateway = scene.gateway("g1", "--trunk-tokens", str(scene.secret_file("trunks", "of-the-proxy")))
-    for frame in ("", "1", "[1]", '["x"]', "[null, {}]", "[1, {}", '{"v": "1.0"}', "[[1], {}]"):
-        trunk = Trunk(scene, gateway)
+    trunk = Trunk(scene, gateway)
+    for frame in ("", "1", "[1]", '["x"]', "[null, {}]", "[1, {}", '{"v": "1.0"}', "[[1], {}]", "[" * 5000):
         trunk.client.text(frame)
-        assert trunk.client.closed() == 3501, frame
+        whose, message = trunk.hear()
+        assert (whose, message["error"]["code"]) == (None, "malformed"), frame  # type: ignore[index]
+    trunk.say(7, {"v": "1.0", "hello": {"nonce": "n", "application": "web"}})
+    whose, message = trunk.hear()
+    assert (whose, "grant" in message) == (7, True)  # type: ignore[operator]
+    trunk.client.text("")
+    assert trunk.client.closed() == 3501
+    assert gateway.metric("refused_messages_total", reason="malformed") == 10

@@ -270,6 +270,8 @@ def test_a_gateway_that_cannot_start_says_why(scene: Scene, gateway: Process) ->
         (["--hooks", "doorman"], "no tidings.gateway_hooks 'doorman' is installed"),
         (["--publish-to", "updates"], "/v1/publish needs both"),
         (["--offline-after", "5"], "must be above its heartbeat"),
+        (["--peer-authority", str(scene.secret_file("junk", "junk"))], "is no certificate in PEM"),
+        (["--trusted-proxy", "10.0.0.0/99"], "write a proxy's address or network"),
     ):
         command = [*PROGRAM, "gateway", "--service", SERVICE, "--keys", str(scene.keys), "--listen", "0"]
         command += ["--zookeeper", scene.cluster.address, "--session-timeout", "1", *options]
