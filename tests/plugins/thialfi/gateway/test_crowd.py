@@ -5,8 +5,11 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import subprocess
+import sys
+import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -14,6 +17,7 @@ import aiohttp
 import pytest
 
 from tests.support.gateway_scene import Client, Process, Scene, online, scene_of
+from tests.support.places import ROOT
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually
@@ -187,4 +191,51 @@ def test_a_body_that_is_cut_off_leaves_no_trace(gateway: Process) -> None:
     with connect(gateway, POST + b"Content-Length: 99\r\n\r\n{") as one:
         one.shutdown(socket.SHUT_WR)
         assert ended(one)
+    assert not any("Traceback" in line for line in gateway.lines), "".join(gateway.lines)
+
+
+@contextlib.contextmanager
+def crowd(gateway: Process) -> Iterator[Callable[[], set[str]]]:
+    """A process that does all it can from one address; what it has done at least once is called for."""
+    command = [sys.executable, "-m", "tests.support.crowd", gateway.url, HOSTILE]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    said: set[str] = set()
+
+    def read() -> None:
+        assert process.stdout is not None
+        said.update(line.strip() for line in process.stdout)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        yield lambda: said
+    finally:
+        process.kill()
+        process.wait()
+        reader.join()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def test_who_is_elsewhere_is_served_while_an_address_does_all_it_can(
+    scene: Scene, honest: aiohttp.ClientSession
+) -> None:
+    options = ("--max-per-address", "20", "--request-timeout", "2", "--address-entries", "2000")
+    gateway = scene.gateway("g-crowd", *options, files=400)
+    client = online(scene, gateway, lambda: scene.client_from(honest, gateway))
+    code, poller = post(scene, honest, gateway, {"send": [HELLO], "wait": 0})
+    assert code == 200
+    with crowd(gateway) as done:
+        version = 0
+        while version < 10 or done() < {"sockets", "bodies", "polls", "entries"}:
+            version += 1
+            served(scene, gateway, client, version)
+            online(scene, gateway, lambda: scene.client_from(honest, gateway)).close()
+            token = {"v": "1.0", "token": poller["receive"][0]["grant"]["token"], "heartbeat": True}
+            assert post(scene, honest, gateway, {"send": [token], "wait": 5})[0] == 200
+            assert version < 100, done()
+    refused = {limit: limited(gateway, limit) for limit in ("sockets", "polls", "large", "address-entries")}
+    assert all(refused.values()), refused
+    made = [row for row in scene.rows() if row["op"] == stream_schema.REGISTER]
+    assert len(made) < 100_000, "what is within the limits of one address"
     assert not any("Traceback" in line for line in gateway.lines), "".join(gateway.lines)
