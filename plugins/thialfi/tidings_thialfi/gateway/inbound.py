@@ -28,7 +28,7 @@ from tidings_thialfi.gateway.hooks import Caller, Guard
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.operations import OperationWriter, Row
 from tidings_thialfi.gateway.options import GatewayOptions
-from tidings_thialfi.gateway.rates import Amount, RateExceeded, Rates, entries_of
+from tidings_thialfi.gateway.rates import NEW_CLIENT_ENTRIES, Amount, RateExceeded, Rates, entries_of
 from tidings_thialfi.gateway.sessions import NOT_PERMITTED, Session, Sessions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import BadMessage, Fault, FromClient, FromService, Grant, parse_client
@@ -113,7 +113,8 @@ class Inbound:
         own: dict[str, Hashable] = {"client": session.client}
         if session.user:
             own["user"] = session.user
-        if over := self._rates.take(now, amount, own):
+        owed = session.awaited(message)
+        if over := self._rates.take(now, amount._replace(entries=max(1, amount.entries - owed)), own):
             self._slow_down(channel, now, over)
             return effects, None
         self._metrics.messages.labels(channel.kind).inc()
@@ -216,9 +217,6 @@ class Inbound:
             if self._keys.expired_for(old) > self._options.renew_within:
                 self._invalid(channel, message.token, "expired")
                 return NOTHING, None
-            if self.revoked.cover(old, message.token):
-                self._invalid(channel, message.token, "revoked")
-                return NOTHING, None
         user = await self._guard.user(
             Caller(hello.application, hello.credentials, channel.authorization, channel.address)
         )
@@ -226,6 +224,9 @@ class Inbound:
             self._count("denied")
             channel.send(FromService(error=Fault("denied", "you are not let in")))
             channel.close(DENIED, "not let in")
+            return NOTHING, None
+        if old is not None and message.token is not None and self.revoked.cover(old, message.token):
+            self._invalid(channel, message.token, "revoked")
             return NOTHING, None
         channel.user = user
         identity = self._identity_of(user)
@@ -240,6 +241,11 @@ class Inbound:
             client = secrets.randbits(63)
         new = old is None and (before is None or before.client != client)
         forgotten = old is not None and old.identity != identity
+        if new and channel.counted is not None:
+            now = self._clock()
+            if over := self._rates.take(now, Amount(NEW_CLIENT_ENTRIES), {"address": channel.counted}):
+                self._slow_down(channel, now, over)
+                return NOTHING, None
         if new or forgotten:
             # A service that has another identity now knows nothing of the clients that it had.
             made = stream_schema.operation(client, stream_schema.CREATED, source=hello.application)

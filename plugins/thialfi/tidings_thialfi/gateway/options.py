@@ -36,7 +36,7 @@ class GatewayOptions:
     | `max_pending_total` | 256 MiB | bytes kept for all clients |
     | `max_registrations` | 10,000 | objects that a client may be registered for |
     | `rate`, `burst` | 20, 100 | messages a second of one client, and how many at once |
-    | `entries`, `bytes` | 1,000, 256 KiB | of one client's messages, a second; 20 times as much at once, as all below |
+    | `entries`, `bytes` | 2,000, 256 KiB | of one client's messages, a second; 20 times as much at once, as all below |
     | `user_entries`, `user_bytes` | 5,000, 1 MiB | of all clients of a user here |
     | `address_entries`, `address_bytes` | 5,000, 1 MiB | of all clients of an address |
     | `total_entries`, `total_bytes` | 50,000, 32 MiB | of all clients |
@@ -64,7 +64,7 @@ class GatewayOptions:
     max_registrations: int = 10_000
     rate: float = 20.0
     burst: int = 100
-    entries: int = 1000
+    entries: int = 2000
     bytes: int = 256 * 2**10
     user_entries: int = 5000
     user_bytes: int = 2**20

@@ -103,9 +103,10 @@ class Polls:
 
     def _known(self, poll: Poll) -> PollChannel | None:
         """The channel that a poll goes on with."""
-        if poll.channel is not None and (found := self._by_key.get(poll.channel)) is not None:
-            return found
-        return None if self._keyed else self._by_client.get(self._dispatcher.client_of(next(poll.texts())))
+        found = None if poll.channel is None else self._by_key.get(poll.channel)
+        if found is None and not self._keyed:
+            found = self._by_client.get(self._dispatcher.client_of(next(poll.texts())))
+        return found if found is not None and not found.closed else None
 
     def _fresh(self, address: str, authorization: str | None) -> PollChannel:
         made = PollChannel(self._options.max_queue, address, authorization, self._options.bucket(), time.monotonic())

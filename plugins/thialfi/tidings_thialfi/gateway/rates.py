@@ -1,7 +1,8 @@
 """How much may be said: entries and bytes a second, of a client, a user, an address, and of all together.
 
-An entry is what becomes a row, as a registration or an acknowledgement does; a message counts as one at least. What is
-counted of a client or an address outlives its connections, and is forgotten when it would not make a difference.
+An entry is what becomes a row, as a registration or an acknowledgement does; a message counts as one at least. What a
+client acknowledges because it was told of it is not counted against it, nor against its user. What is counted of a
+client or an address outlives its connections, and is forgotten when it would not make a difference.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tidings_thialfi.protocol.messages import FromClient
 from tidings_thialfi.protocol.rate_limit import Bucket
 
 BURST_S = 20  # what may be said in so many seconds may be said at once
+NEW_CLIENT_ENTRIES = 100  # what a new client counts as for its address: the service keeps it for long
 
 _WHO = {
     "client": "you may say",

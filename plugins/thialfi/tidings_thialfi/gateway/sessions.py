@@ -87,6 +87,10 @@ class Session:
         names = {name for name, _ in message.register}
         return frozenset(names | set(message.sync.objects)) if message.sync else frozenset(names)
 
+    def awaited(self, message: FromClient) -> int:
+        """How many of the message's acknowledgements are of what the client was told: it owes them."""
+        return sum((ack.name, ack.unknown) in self.outbox.pending for ack in message.acknowledge)
+
     def take(self, message: FromClient, now: float, options: GatewayOptions, refused: Collection[str] = ()) -> Outcome:
         """What follows from a message of this client; objects in `refused` are not permitted."""
         self.last_seen = now

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.gateway_scene import Client, Process, Scene, scene_of
+from tests.support.gateway_scene import Client, Process, Scene, online, scene_of
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually
@@ -58,13 +58,29 @@ def test_a_clients_entries_are_counted_over_its_connections(scene: Scene) -> Non
     gateway.end()
 
 
+def test_what_a_client_owes_is_not_counted_against_it(scene: Scene) -> None:
+    gateway = scene.gateway("g-owed", "--entries", "1")
+    client = online(scene, gateway)
+    for number in range(100):
+        scene.notify(client.client, f"o{number}", 1)
+    told: set[str] = set()
+    while len(told) < 100:
+        told |= {one[0] for one in client.hear_of("notify")["notify"]}
+    client.say(acknowledge=[[name, "1"] for name in sorted(told)], heartbeat=True)
+    assert "error" not in client.hear_of("v")
+    for _ in range(3):
+        client.say(acknowledge=[[name, "1"] for name in sorted(told)])  # which it has done already
+    assert client.hear_of("error")["error"]["code"] == "rate"
+    gateway.end()
+
+
 def test_what_one_address_says_too_much_does_no_harm_to_another(scene: Scene) -> None:
-    gateway = scene.gateway("g-address", "--address-entries", "5", "--burst", "500")
+    gateway = scene.gateway("g-address", "--address-entries", "10", "--burst", "500")
     hostile, honest = scene.http_from("127.0.0.3"), scene.http_from("127.0.0.2")
     for number in range(40):  # a client each, which nobody knows yet
         client = scene.client_from(hostile, gateway)
         client.say(hello={"nonce": f"n{number}", "application": "crowd"}, register=registrations(10))
-    assert client.hear()["error"]["message"] == "all clients of your address may say 5 entries a second"
+    assert client.hear()["error"]["message"] == "all clients of your address may say 10 entries a second"
     made = [row for row in scene.rows() if row["op"] == stream_schema.CREATED and row["source"] == "crowd"]
     assert len(made) < 40
     assert limited(gateway, "address-entries") > 0
@@ -124,3 +140,26 @@ def test_who_says_nothing_more_is_forgotten_and_who_has_said_much_is_not() -> No
 )
 def test_an_entry_is_what_becomes_a_row(parts: dict[str, object], entries: int) -> None:
     assert entries_of(parse_client(json.dumps({"v": "1.0", "token": "t", **parts}))) == entries
+
+
+def test_new_clients_of_one_address_are_few_whatever_connections_they_come_on(scene: Scene) -> None:
+    gateway = scene.gateway("g-new", "--address-entries", "50")  # a thousand entries at once
+    for number in range(30):
+        client = scene.client(gateway)
+        client.say(hello={"nonce": f"n{number}", "application": "fresh"})
+        heard = client.hear()
+        if "grant" in heard:
+            last = heard["grant"]
+        client.close()
+    assert heard["error"]["message"] == "all clients of your address may say 50 entries a second"
+    made = [row for row in scene.rows() if row["op"] == stream_schema.CREATED and row["source"] == "fresh"]
+    assert 10 <= len(made) < 15
+    known = scene.client(gateway)  # who has a token is no new client
+    known.token = last["token"]
+
+    def comes_in() -> bool:
+        known.say(hello={"nonce": "again", "application": "fresh"})
+        return "grant" in known.hear()
+
+    assert eventually(comes_in)
+    gateway.end()
