@@ -62,14 +62,18 @@ class Rates:
 
     def take(self, now: float, amount: Amount, whose: Mapping[str, Hashable]) -> RateExceeded | None:
         """Count so much, if it is within the limits of all of them; else the limit that it is not within."""
-        found = {scope: self._of(scope, one) for scope, one in whose.items()}
-        for scope, buckets in found.items():
-            for what, bucket, count, most in zip(Amount._fields, buckets, amount, self._most[scope], strict=True):
-                if count and (wait := bucket.ready(now, count) - now) > 0:
-                    return RateExceeded(f"{scope}-{what}", f"{_WHO[scope]} {most:,} {what} a second", wait)
-        for buckets in found.values():
-            for bucket, count in zip(buckets, amount, strict=True):
-                bucket.take(now, count)
+        found = []
+        for scope, one in whose.items():
+            buckets = self._of(scope, one)
+            for at, count in enumerate(amount):
+                if not count:
+                    continue
+                if (ready := buckets[at].ready(now, count)) > now:
+                    what, most = Amount._fields[at], self._most[scope][at]
+                    return RateExceeded(f"{scope}-{what}", f"{_WHO[scope]} {most:,} {what} a second", ready - now)
+                found.append((buckets[at], count))
+        for bucket, count in found:
+            bucket.spend(count)
         return None
 
     def sweep(self, now: float) -> None:

@@ -23,8 +23,12 @@ class Bucket:
         """Whether so many more may pass now; if so, they have."""
         if self.ready(now, count) > now:
             return False
-        self._left -= count
+        self.spend(count)
         return True
+
+    def spend(self, count: int) -> None:
+        """So many have passed."""
+        self._left -= count
 
     def ready(self, now: float, count: int = 1) -> float:
         """When so many more may pass."""

@@ -10,6 +10,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -217,25 +218,42 @@ def crowd(gateway: Process) -> Iterator[Callable[[], set[str]]]:
         process.stdout.close()
 
 
-def test_who_is_elsewhere_is_served_while_an_address_does_all_it_can(
-    scene: Scene, honest: aiohttp.ClientSession
+def test_who_is_elsewhere_is_served_while_an_address_does_all_it_can(cluster: Cluster, tmp_path: Path) -> None:
+    with scene_of(cluster, tmp_path) as scene:  # of its own: another gateway would hold some of the flows
+        options = ("--max-per-address", "20", "--request-timeout", "2", "--address-entries", "2000")
+        gateway = scene.gateway("g1", *options, files=400)
+        honest = scene.http_from(HONEST)
+        client = online(scene, gateway, lambda: scene.client_from(honest, gateway))
+        code, poller = post(scene, honest, gateway, {"send": [HELLO], "wait": 0})
+        assert code == 200
+        token = {"v": "1.0", "token": poller["receive"][0]["grant"]["token"], "heartbeat": True}
+        with crowd(gateway) as done:
+            version = 0
+            while version < 10 or done() < {"sockets", "bodies", "polls", "entries"}:
+                version += 1
+                served(scene, gateway, client, version)
+                another = scene.client_from(honest, gateway)
+                another.hello()
+                another.close()
+                assert post(scene, honest, gateway, {"send": [token], "wait": 5})[0] == 200
+                assert version < 200, done()
+        refused = {limit: limited(gateway, limit) for limit in ("sockets", "polls", "large", "address-entries")}
+        assert all(refused.values()), refused
+        made = [row for row in scene.rows() if row["op"] == stream_schema.REGISTER]
+        assert len(made) < 100_000, "what is within the limits of one address"
+        assert not any("Traceback" in line for line in gateway.lines), "".join(gateway.lines)
+
+
+def test_a_trusted_proxy_says_whose_limits_count_and_nobody_else_does(
+    scene: Scene, hostile: aiohttp.ClientSession
 ) -> None:
-    options = ("--max-per-address", "20", "--request-timeout", "2", "--address-entries", "2000")
-    gateway = scene.gateway("g-crowd", *options, files=400)
-    client = online(scene, gateway, lambda: scene.client_from(honest, gateway))
-    code, poller = post(scene, honest, gateway, {"send": [HELLO], "wait": 0})
-    assert code == 200
-    with crowd(gateway) as done:
-        version = 0
-        while version < 10 or done() < {"sockets", "bodies", "polls", "entries"}:
-            version += 1
-            served(scene, gateway, client, version)
-            online(scene, gateway, lambda: scene.client_from(honest, gateway)).close()
-            token = {"v": "1.0", "token": poller["receive"][0]["grant"]["token"], "heartbeat": True}
-            assert post(scene, honest, gateway, {"send": [token], "wait": 5})[0] == 200
-            assert version < 100, done()
-    refused = {limit: limited(gateway, limit) for limit in ("sockets", "polls", "large", "address-entries")}
-    assert all(refused.values()), refused
-    made = [row for row in scene.rows() if row["op"] == stream_schema.REGISTER]
-    assert len(made) < 100_000, "what is within the limits of one address"
-    assert not any("Traceback" in line for line in gateway.lines), "".join(gateway.lines)
+    gateway = scene.gateway("g-proxied", "--max-per-address", "1", "--trusted-proxy", "127.0.0.4")
+    proxy = scene.http_from("127.0.0.4")
+
+    def came(http: aiohttp.ClientSession, said: str) -> int:
+        return post(scene, http, gateway, {"send": [HELLO], "wait": 0}, **{"X-Forwarded-For": said})[0]
+
+    assert [came(proxy, f"6.6.6.6, 192.0.2.{number}") for number in (1, 2, 3, 1)] == [200, 200, 200, 429]
+    assert [came(proxy, f"2001:db8::{number}") for number in (1, 2)] == [200, 429]
+    assert [came(hostile, f"192.0.2.{number}") for number in (4, 5)] == [200, 429]
+    gateway.end()
