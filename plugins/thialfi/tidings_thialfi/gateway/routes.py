@@ -154,11 +154,10 @@ class Routes:
             return NOTHING
         have = [client for client in clients if self.shard(client) in self.here]
         if kind == "again":
-            lost = [one for one in have if self._sessions.get(one) is not None or self.watchers.taken(pipe, one)]
+            lost = {one for one in have if self._sessions.get(one) is not None or self.watchers.taken(pipe, one)}
             for frame in frames("lost", lost):
                 pipe.send(frame)
-            clients = [client for client in clients if client not in lost]
-            have = [client for client in have if client not in lost]
+            clients, have = ([one for one in some if one not in lost] for some in (clients, have))
         effects = [self._displaced(older) for client in have if (older := self._sessions.get(client)) is not None]
         self.watchers.want(pipe, have)
         for frame in frames("have", have) + frames("not", set(clients) - set(have)):
