@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import SERVICE_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, listen_address
+from tidings.cli.options import SERVICE_TIMEOUT_S, Json, Timeout, ZooKeeper, listen_address
 from tidings.cli.output import emit, note, print_table
+from tidings.cli.project import project
 from tidings.cli.signals import signals
 from tidings.errors import TidingsError
 
@@ -75,19 +76,13 @@ def run_command(
     The whole file is checked before any pipeline starts. Ctrl-C and SIGTERM end each pipeline after its batch; a second
     Ctrl-C ends at once, which loses nothing. A pipeline that fails says why, the others go on, and the exit code is 1.
     """
-    from tidings.config.spec import find, load
     from tidings.pipelines.check import choose, plan
 
     if file is not None and pipeline is None and not Path(file).exists() and Path(file).suffix not in (".yml", ".yaml"):
         file, pipeline = None, file
-    path = Path(file) if file else find(Path.cwd())
-    spec = load(Path(path.name) if path.parent == Path.cwd() else path)
-    names = choose(spec, pipeline)
-    above = path if file is None and path.parent != Path.cwd() else None
-    with connected(
-        zookeeper, timeout, fallback=spec.zookeeper, found_above=above, session_timeout=session_timeout
-    ) as cluster:
-        pipelines = plan(spec, cluster, names)
+    path = None if file is None else Path(file)
+    with project(path, zookeeper, timeout, session_timeout=session_timeout) as (spec, cluster):
+        pipelines = plan(spec, cluster, choose(spec, pipeline))
         if dry_run:
             _print_plan(spec, pipelines, json)
             return
