@@ -15,6 +15,8 @@ from tidings_connectors.mysql.client_library import pymysql
 from tidings_connectors.mysql.options import Place
 
 ACCESS_DENIED = 1045
+DATABASE_MISSING = 1049
+COLUMN_MISSING = 1054
 TABLE_DENIED = frozenset((1142, 1143))  # it, or some of its columns
 TABLE_MISSING = 1146
 PRIVILEGE_MISSING = 1227

@@ -54,6 +54,7 @@ from tidings_connectors.mysql.prepared import find_prepared
 from tidings_connectors.mysql.reader import MysqlReader
 from tidings_connectors.mysql.snapshot import MysqlTables
 from tidings_connectors.mysql.statements import Table
+from tidings_connectors.mysql.tables import check_tables
 
 if TYPE_CHECKING:
     from tidings.stream_definition import StreamDefinition
@@ -134,6 +135,7 @@ class MysqlLog(TailedLogBase):
         self._take_snapshot()
 
     def _check_tables(self) -> None:
+        check_tables(self._connection, self.options, self.stream_name)
         if self._snapshot is not None:
             self._tables.check()  # even if one is only taken when something is lost: that is too late to be told
 
