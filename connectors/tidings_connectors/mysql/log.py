@@ -210,7 +210,7 @@ class MysqlLog(TailedLogBase):
         if after_transaction(seq) > held.head:
             raise LogMismatch(
                 f"the binary log of MariaDB at {self._place} ends with transaction {held.head.seq - 1}, and the stream "
-                f"has read {seq}: wait until it is as far; if it is an older copy, make a new stream"
+                f"is at {seq}: wait until it is as far; if it is another server, or an older copy, make a new stream"
             )
         if seq < held.floor.seq:
             raise LogMismatch(

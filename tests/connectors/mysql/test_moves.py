@@ -78,7 +78,7 @@ def test_a_stream_goes_on_at_a_replica_and_at_no_other_server(cluster: Cluster, 
         replica.sql("STOP SLAVE")
         insert(primary, 4)
         eventually(lambda: 4 in heard(seen) and acknowledged(), timeout=30)
-        behind = rf"ends with transaction {replica.seq()}, and the stream has read {primary.seq()}: wait until"
+        behind = rf"ends with transaction {replica.seq()}, and the stream is at {primary.seq()}: wait until"
         with pytest.raises(LogMismatch, match=behind):
             cluster.move_stream("shop", replica.address("shop"))
         replica.sql("START SLAVE")

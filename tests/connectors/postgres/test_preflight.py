@@ -64,7 +64,7 @@ def test_a_wrong_password(database: Database, role: str, monkeypatch: pytest.Mon
     sentence = refused(database.stream(user=role))
     assert "wrong" not in sentence
     statement = cure(sentence, "ALTER ROLE")
-    assert statement == f"ALTER ROLE \"{role}\" PASSWORD '...'"
+    assert statement == f"ALTER ROLE \"{role}\" LOGIN CONNECTION LIMIT -1 PASSWORD '...'"
     database.execute(statement.replace("...", "wrong"))
     create_log(database.stream(user=role)).close()
 
