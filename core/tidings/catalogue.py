@@ -259,21 +259,26 @@ class Catalogue:
             sweep(self.coordination, one)
 
     def _readable(self, names: Sequence[str]) -> list[Stream]:
+        """The streams of these names that can be read, asked for all at once."""
+        tree = self.coordination
+        with tree.translating_errors():
+            asked = {name: tree.client.get_async(tree.path("streams", name)) for name in names}
+            there = {name: node[0] for name, pending in asked.items() if (node := tree.found(pending)) is not None}
         found = []
-        for name in names:
+        for name, raw in there.items():
             try:
-                definition = self._definition(name)
+                value = decode(tree.path("streams", check_name("a stream", name)), raw)
+                if value is not None:
+                    found.append(Stream(self._checked_definition(name, value)))
             except (InvalidOption, InvalidName, ForeignValue) as error:
                 logger.warning("stream %r is left out: %s", name, error)
-                continue
-            if definition is not None:
-                found.append(Stream(definition))
         return found
 
     def _definition(self, name: str) -> StreamDefinition | None:
         value = self.coordination.read("streams", check_name("a stream", name))
-        if value is None:
-            return None
+        return None if value is None else self._checked_definition(name, value)
+
+    def _checked_definition(self, name: str, value: dict[str, Any]) -> StreamDefinition:
         place = self.coordination.path("streams", name)
         try:
             definition = StreamDefinition.from_json(value)

@@ -102,27 +102,25 @@ def _execute(action: Action, cluster: Cluster, undo: Undo) -> None:
     if action.kind == "stream" and (action.before or {}).get("options") != action.after.get("options"):
         # Whatever is wrong with them is told before publishers go by them.
         create_log(StreamDefinition.from_json(action.after)).close()
-    told = action.kind == "stream" and _is_retained_otherwise(action.before or {}, action.after)
-    if told:
+    if action.kind == "stream" and _is_retained_otherwise(action.before or {}, action.after):
+        kept = f"how long updates of stream {action.name!r} are kept"
+        undo.add(kept, lambda: redefine_log(cluster.stream(action.name).definition))
         redefine_log(StreamDefinition.from_json(action.after))
     place = (f"{action.kind}s", action.name)
     tree, before, after = cluster.coordination, action.before, action.after
     # Where nothing is known there may still be a node, made only to hold those below it.
     done = (before is None and tree.create(after, *place)) or tree.replace(after, before, *place)
     if not done:
-        if told:
-            redefine_log(cluster.stream(action.name).definition)
         raise InvalidConfig(f"{action.kind} {action.name!r} was changed since the plan was made: apply again")
     undo.add(f"what was changed of {action.kind} {action.name!r}", lambda: _take_back(action, cluster))
 
 
 def _take_back(action: Action, cluster: Cluster) -> None:
-    if action.before is None:
+    place = (f"{action.kind}s", action.name)
+    if action.before is None and cluster.coordination.read(*place) == action.after:
         cluster.drop_application(action.name)
-    elif not cluster.coordination.replace(action.before, action.after, f"{action.kind}s", action.name):
+    elif action.before is None or not cluster.coordination.replace(action.before, action.after, *place):
         raise InvalidConfig("it was changed once more meanwhile")
-    elif action.kind == "stream" and _is_retained_otherwise(action.after or {}, action.before):
-        redefine_log(StreamDefinition.from_json(action.before))
 
 
 def _is_retained_otherwise(before: Mapping[str, Any], after: dict[str, Any]) -> bool:

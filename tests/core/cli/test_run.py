@@ -283,6 +283,7 @@ def test_a_pipeline_that_fails_while_others_run_is_started_again_until_it_can_go
     told = tmp_path / "told"
     failed = re.compile(r"^error: pipeline '(europe|tag)' failed: .*; it is started again in 1 s$", re.MULTILINE)
     with told.open("wb") as stderr, started("run", "--quiet", stderr=stderr) as process:
+        eventually(lambda: len(project.coordination.children("pipelines")) == 3, timeout=PATIENCE_S)
         eventually(lambda: len(held(europe)) == expected, timeout=PATIENCE_S)
         there.rename(away)
         expected += publish(project, 50, seed=1)
