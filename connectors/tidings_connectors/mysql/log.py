@@ -100,9 +100,9 @@ class MysqlLog(TailedLogBase):
 
     @classmethod
     def preflight(cls, location: str, stream: StreamDefinition) -> dict[str, Any] | None:
-        """As `tidings.log_checks` has it."""
+        """As `tidings.log_checks` has it; the newest transaction is looked for only if a replica is to be proven."""
         with contextlib.closing(cls._made(location, stream, cls._check_tables)) as log:
-            return log.origin_now()
+            return log.origin_now() if stream.replicas else None
 
     @classmethod
     def claims(cls, location: str, stream: StreamDefinition) -> set[str]:
