@@ -89,7 +89,7 @@ def test_a_slot_of_another_stream_or_cluster_is_not_taken_for_one_of_ours(
     elsewhere = f"{cluster.address}-other"
     with connect(elsewhere) as other, pytest.raises(LogMismatch, match="already, which may be another stream's"):
         other.create_stream("shop", 4, database.address(), options=database.options())
-    with pytest.raises(LogMismatch, match="give stream 'store' another by its option 'slot'"):
+    with pytest.raises(LogMismatch, match="belongs to stream 'shop' already: each stream has its own"):
         cluster.create_stream("store", 4, database.address(), options=database.options())
     assert [stream.name for stream in cluster.streams()] == ["shop"]
 
