@@ -736,6 +736,14 @@ PUBLISHER = (
         "Position(self.back, -1)",
         _of("tests/connectors/postgres/test_left_out.py", "test_the_loss_is_told_however_small_the_bites_are"),
     ),
+    Fault(
+        "row-refused-once-is-lost",
+        "a change that the server could not send once counts as lost",
+        f"{POSTGRES}/reader.py",
+        "return refused != known",
+        "return False",
+        _of("tests/connectors/postgres/test_unsendable.py", "test_what_fails_once_and_then_goes_well_is_no_loss"),
+    ),
 )
 
 DURABILITY = ("tests/connectors/delta/test_durability.py",)

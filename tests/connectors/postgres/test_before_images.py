@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 import tidings
-from tests.connectors.postgres.test_left_out import read_on
 from tests.connectors.postgres.test_preflight import cure, refused
 from tests.support import postgres_server
-from tests.support.postgres_server import Database, floors, places, read_all
+from tests.support.postgres_server import Database, floors, places, read_all, read_on
 from tidings.cluster import Cluster
 from tidings.logs import create_log, open_log
 from tidings.testing import eventually

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.connectors.postgres.test_left_out import read_on
 from tests.connectors.postgres.test_values import changes, told
 from tests.support import postgres_server
-from tests.support.postgres_server import Database, floors
+from tests.support.postgres_server import Database, floors, read_on
 from tidings.errors import InvalidOption, PositionsLost
 from tidings.logs import create_log, ends, open_log
 from tidings.positions import Positions
