@@ -2,7 +2,7 @@
 
 ```
 /<root>/caravans/<stream>               an operator's word: policy, limits, and how often to begin again
-/<root>/caravans/<stream>/<publisher>   ephemeral: the caravans, and how much was read and sent
+/<root>/caravans/<stream>/<publisher>   ephemeral: the caravans, how much was read and sent, why no more can be
 ```
 """
 
@@ -112,6 +112,7 @@ class Reporter:
             "caravans": [one.to_json() for one in pump.allocation.caravans()],
             "bytes_read": pump.bytes_read,
             "bytes_sent": pump.bytes_sent,
+            "trouble": pump.trouble,
         }
         self._coordination.claim(record, PLACE, stream, self._publisher, again=True)
 
@@ -137,6 +138,12 @@ class Reporter:
             note_origin(self._coordination, found, pump.stream)
             self._origins = {known: one for known, one in self._origins.items() if known in self._pumps.values()}
             self._origins[pump] = found
+
+
+def read_troubles(tree: Coordination, stream: str) -> dict[str, str]:
+    """Why publishers could not read the log of a stream, by their names; those that can are left out."""
+    records = {name: tree.read(PLACE, stream, name) for name in tree.children(PLACE, stream)}
+    return {name: str(record["trouble"]) for name, record in records.items() if record and record.get("trouble")}
 
 
 def read_datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:
