@@ -66,7 +66,7 @@ class PostgresLog(TailedLogBase):
         with log._closed_on_error():
             there = log._slot.there()
             log._check(slots=1 if there else 2)
-            log._tables.check()
+            log._tables.check(new=not there)
             with contextlib.ExitStack() as failed:
                 if not there:
                     failed.callback(log._slot.drop)

@@ -166,7 +166,7 @@ def test_partitions_need_it_too_and_the_sentence_says_so(database: Database, roo
     if root:
         assert cure(refused(database.stream(**WANTED)), "ALTER TABLE") == statement
         database.execute("ALTER TABLE low REPLICA IDENTITY FULL")
-    keys = {"keys": {"public.person": ["id"], "public.low": ["id"]}}
+    keys = {"keys": {f"public.{asked}": ["id"]}}
     changes = "INSERT INTO person VALUES (1, 'Rome')", "UPDATE person SET city = 'Oslo'", "DELETE FROM person"
     assert told(database, *changes, **keys)[1:] == [
         (f"{asked}/1", "update", "Rome", "Oslo"),
