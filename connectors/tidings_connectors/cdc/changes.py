@@ -42,7 +42,8 @@ class Changes:
     indexes: npt.NDArray[np.int32]
     times: pa.TimestampArray
     before: Sequence[Column] = ()
-    """Columns as they were before an update or a delete; null where the row was not there, or had another key."""
+    """Columns as they were before an update or a delete; null where the row was not there, or had another key. Those
+    are `unknown` where that is told."""
 
     def __len__(self) -> int:
         return len(self.seqs)

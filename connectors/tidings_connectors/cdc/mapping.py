@@ -110,6 +110,11 @@ class RowMapping(BaseModel):
         """The columns of which it is wanted what they were before."""
         return self.attributes if self.before else ()
 
+    @property
+    def image_columns(self) -> Sequence[str]:
+        """The same, and the column of which it is good to know: the one that says the shard."""
+        return list(dict.fromkeys([*self.before_columns, *([] if self.shard is None else [self.shard])]))
+
 
 def fields(template: str) -> list[tuple[str, str | None]]:
     """The parts of a template: text, and the name that comes after it.
@@ -230,7 +235,8 @@ def _attributes(
     }
     there = {column.name for column in changes.columns}
     columns = {name: changes.column(name).values for name in mapping.attributes if name in there}
-    columns |= {BEFORE + column.name: column.values for column in changes.before}
+    wanted = [column for column in changes.before if column.name in mapping.before_columns]
+    columns |= {BEFORE + column.name: column.values for column in wanted}
     listed, left_out = _fitting(columns)
     given |= listed
     if left_out is not None:

@@ -19,7 +19,7 @@ from tidings.logs import Read, ends
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.changes import Changes
-from tidings_connectors.cdc.mapping import updates_of
+from tidings_connectors.cdc.moved_rows import updates_with_ends
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.postgres.before_images import BeforeImages
 from tidings_connectors.postgres.connections import (
@@ -301,7 +301,7 @@ class PostgresReader:
                 self._left_out.note_unnamed(form.name, _place(changes, 0), _place(changes, unnamed - 1))
             if unnamed < len(changes):
                 self._left_out.came(form.name, _place(changes, unnamed))
-            updates = updates_of(changes, self._options, self._shards)
+            updates = updates_with_ends(changes, self._options, self._shards)
             tables.append(chosen(updates, updates["seq"].to_numpy() >= key_known_from))
         if not tables:
             return SCHEMA.empty_table()
@@ -313,7 +313,7 @@ class PostgresReader:
         return chosen(rows, later(rows, after))
 
     def _new_decoder(self) -> Decoder:
-        return Decoder(self._key_of, self._options.before_columns, self._images.of_all_partitions)
+        return Decoder(self._key_of, self._options.image_columns, self._images.of_all_partitions)
 
     def _key_of(self, oid: int, table: str, columns: Sequence[str]) -> KnownKey:
         return self._keys.key_of(oid, table, columns, self._copy)
