@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +18,7 @@ from tidings.allocation_policies import Limits
 from tidings.coordination.origins import note_origin
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
-from tidings.errors import ENDING, InvalidOption, TidingsError
+from tidings.errors import ENDING, ForeignValue, InvalidOption, TidingsError
 from tidings.flows import Flow
 from tidings.logs import FollowedLog, MovableLog, TailedLog
 from tidings.positions import Position, Positions
@@ -142,8 +143,13 @@ class Reporter:
 
 def read_troubles(tree: Coordination, stream: str) -> dict[str, str]:
     """Why publishers could not read the log of a stream, by their names; those that can are left out."""
-    records = {name: tree.read(PLACE, stream, name) for name in tree.children(PLACE, stream)}
-    return {name: str(record["trouble"]) for name, record in records.items() if record and record.get("trouble")}
+    found: dict[str, str] = {}
+    for name in tree.children(PLACE, stream):
+        with contextlib.suppress(ForeignValue):
+            record = tree.read(PLACE, stream, name)
+            if record and isinstance(told := record.get("trouble"), str):
+                found[name] = told
+    return found
 
 
 def read_datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:
