@@ -188,7 +188,7 @@ class PostgresLog(TailedLogBase):
         """Raise unless the log can be made; whether its slot is there already."""
         there = self._slot.there()
         self._check(slots=1 if there else 2)
-        self._tables.check()
+        self._tables.check(new=not there)
         return there
 
     def _check(self, *, slots: int) -> None:

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.connectors.postgres.test_left_out import read_on
 from tests.support import postgres_server
-from tests.support.postgres_server import Database, PostgresServer
+from tests.support.postgres_server import Database, PostgresServer, read_on
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable, PositionsLost
 from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
