@@ -284,10 +284,10 @@ class Catalogue:
             definition = StreamDefinition.from_json(value)
         except TidingsError as error:
             raise InvalidOption(
-                f"what ZooKeeper holds at {place} cannot be read ({error}): mend or delete it"
+                f"what ZooKeeper holds at {place} cannot be read ({error}): mend it, or delete it"
             ) from None
         if definition.name != name:
-            raise InvalidOption(f"what ZooKeeper holds at {place} is of {definition.name!r}: mend or delete it")
+            raise InvalidOption(f"what ZooKeeper holds at {place} is of {definition.name!r}: mend it, or delete it")
         return definition
 
     def _note_origin(self, definition: StreamDefinition, log: Log) -> None:
