@@ -114,7 +114,7 @@ class Fuzz:
             outgoing.put(pack({"t": "done", "stream": "contacts", "shard": 0, "epoch": 1, "turn": 1}))
             assert self._looked.get(timeout=10)["t"] == "done"
             outgoing.put(None)
-        assert not server._strangers, "everybody who came has gone"
+        assert not len(server._strangers), "everybody who came has gone"
         assert threading.active_count() < 50, "and nobody has left a thread behind"
 
 

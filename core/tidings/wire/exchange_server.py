@@ -11,7 +11,6 @@ import logging
 import socket
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from typing import Any, TypeVar
@@ -26,11 +25,10 @@ from tidings.wire.flight_data import METHOD, pack, pack_schema, unpack, unpack_f
 from tidings.wire.handshake import HandshakeRefused, challenge, new_nonce, parties_of, verify
 from tidings.wire.protocol import MAX_ANSWER_BYTES, Message
 from tidings.wire.security import Security
+from tidings.wire.strangers import HANDSHAKE_S, MAX_STRANGERS, MAX_STRANGERS_OF_HOST, Strangers
 
-HANDSHAKE_S = 10.0
 MAX_EXCHANGES = 2000
-MAX_STRANGERS = 64  # peers that have not proved themselves yet
-MAX_STRANGERS_OF_HOST = 16
+MAX_EXCHANGES_OF_APPLICATION = 500
 TELLING_S = 10.0  # between two lines in the log about peers that are refused
 CLOSING_S = 2.0  # for subscribers to take what is on its way to them
 
@@ -64,7 +62,7 @@ class ExchangeServer:
         self._on_offer: Callable[[Message], None] | None = None
         self._lock = threading.Lock()
         self._connections: dict[tuple[str, str], Connection] = {}
-        self._strangers: Counter[str] = Counter()
+        self._strangers = Strangers()
         self._refused, self._told = 0, -TELLING_S
         host, port = parse_address(listen)
         self._server = grpc.server(
@@ -143,17 +141,18 @@ class ExchangeServer:
 
     def _exchange(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         """One peer, until it goes."""
+        peer = context.peer()
         try:
             connection = yield from self._known(requests, context)
         except HandshakeRefused as error:
-            self._refuse(context, grpc.StatusCode.UNAUTHENTICATED, str(error))
+            self._refuse(peer, context, grpc.StatusCode.UNAUTHENTICATED, str(error))
         except ValueError as error:
-            self._refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            self._refuse(peer, context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except grpc.RpcError:
             logger.debug("a peer went before it had said who it is")
         except Exception:  # of which gRPC would tell the peer
-            logger.exception("a peer at %s", printable(context.peer()))
-            self._refuse(context, grpc.StatusCode.INTERNAL, "an internal error")
+            logger.exception("a peer at %s", printable(peer))
+            self._refuse(peer, context, grpc.StatusCode.INTERNAL, "an internal error")
         else:
             if connection is not None:
                 yield pack({"t": "welcome", "patience": self._patience_s})
@@ -179,22 +178,14 @@ class ExchangeServer:
     def _stranger(self, context: Any) -> Iterator[None]:
         """Bear with a peer that nobody knows, for a while."""
         host = context.peer().rpartition(":")[0]
-        with self._lock:
-            if self._strangers.total() >= MAX_STRANGERS or self._strangers[host] >= MAX_STRANGERS_OF_HOST:
-                raise HandshakeRefused("too many peers have not said who they are; try again later")
-            self._strangers[host] += 1
-        limit = threading.Timer(HANDSHAKE_S, context.cancel)
-        limit.daemon = True
-        limit.start()
+        if not self._strangers.enter(context, host, context.cancel):
+            raise HandshakeRefused("too many peers have not said who they are; try again later")
         try:
             yield
         finally:
-            limit.cancel()
-            with self._lock:
-                self._strangers[host] -= 1
-                self._strangers += Counter()  # forgets who has none
+            self._strangers.leave(context, host)
 
-    def _refuse(self, context: Any, code: Any, reason: str) -> None:
+    def _refuse(self, peer: str, context: Any, code: Any, reason: str) -> None:
         """Send a peer away, with a word; operators are told of some, so that a crowd does not fill the disk."""
         with self._lock:
             self._refused += 1
@@ -203,12 +194,15 @@ class ExchangeServer:
             refused, self._refused, self._told = (self._refused, 0, now) if due else (0, self._refused, self._told)
         if refused:
             others = f" (and {refused - 1} others since the last that was told)" if refused > 1 else ""
-            logger.warning("a peer at %s is refused: %s%s", printable(context.peer()), printable(reason), others)
+            logger.warning("a peer at %s is refused: %s%s", printable(peer), printable(reason), others)
         context.set_code(code)
         context.set_details(printable(reason))
 
     def _attach(self, key: tuple[str, str], requests: Iterator[bytes], cancel: Callable[[], object]) -> Connection:
         """The connection that a subscriber has from now on; one that it had before is over."""
+        others = [one for one in self.connections() if one.key[0] == key[0] and one.key != key and not one.waits]
+        if len(others) >= MAX_EXCHANGES_OF_APPLICATION:
+            raise HandshakeRefused(f"{len(others)} subscribers of application {key[0]!r} are here already: no more fit")
         while not (connection := self.connection(key)).attach(requests, cancel):
             with self._lock:
                 if self._connections.get(key) is connection:

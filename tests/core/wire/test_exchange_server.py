@@ -18,14 +18,15 @@ from tests.support.liar import metadata
 from tidings.errors import InvalidOption
 from tidings.identity.keys import application_key
 from tidings.testing import eventually
-from tidings.wire import exchange_server
+from tidings.wire import exchange_server, strangers
 from tidings.wire.channel import open_channel
 from tidings.wire.connection import Connection
-from tidings.wire.exchange_server import MAX_STRANGERS_OF_HOST, ExchangeServer
+from tidings.wire.exchange_server import ExchangeServer
 from tidings.wire.flight_data import METHOD, _field, pack, pack_first, unpack
 from tidings.wire.handshake import Parties, answer, new_nonce
 from tidings.wire.protocol import MAX_ANSWER_BYTES, PROTOCOL, Message
 from tidings.wire.security import OPEN, Security
+from tidings.wire.strangers import MAX_STRANGERS, MAX_STRANGERS_OF_HOST, Strangers
 
 SECRET = "the-secret-of-the-cluster"
 KEY = application_key(SECRET, "cache")
@@ -270,18 +271,18 @@ def test_strangers_that_say_nothing_have_little_room_and_time_and_others_are_ser
     secret: str | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(exchange_server, "HANDSHAKE_S", 1.0)
     served = calling()
     served.introduce(parties(server), [KEY] if secret else [])
     silent = [calling() for _ in range(MAX_STRANGERS_OF_HOST)]
-    eventually(lambda: server._strangers.total() == MAX_STRANGERS_OF_HOST)
+    eventually(lambda: len(server._strangers) == MAX_STRANGERS_OF_HOST)
     refused = calling()
     refused.say(pack_first(parties(server).hello(new_nonce())))
     assert "too many peers" in refused.fault()[1]
     server.connection(("cache", "r1")).send({"t": "ping"})
     assert served.hear() == {"t": "ping"}
-    assert {caller.fault()[0] for caller in silent} == {grpc.StatusCode.CANCELLED}
+    monkeypatch.setattr(strangers, "HANDSHAKE_S", -1.0)  # as if they had had their time
     calling().introduce(parties(server, subscriber="r2"), [KEY] if secret else [])
+    assert {caller.fault()[0] for caller in silent} == {grpc.StatusCode.CANCELLED}
 
 
 def test_junk_and_silence_on_the_socket_harm_nobody(
@@ -317,3 +318,34 @@ def test_a_server_that_closes_ends_the_exchanges_of_peers_that_do_not_read(
     closing.start()
     closing.join(10)
     assert not closing.is_alive()
+
+
+def test_one_who_comes_from_elsewhere_is_heard_though_others_fill_all_the_room() -> None:
+    there, sent_away = Strangers(), []
+    for number in range(MAX_STRANGERS):
+        peer = f"{number % 4}-{number}"
+        assert there.enter(peer, f"host-{number % 4}", lambda peer=peer: sent_away.append(peer))  # type: ignore[misc]
+    assert not there.enter("one more", "host-0", lambda: None), "a host that has its share gets no more"
+    assert there.enter("elsewhere", "host-5", lambda: None)
+    assert sent_away == ["0-0"], "the first of those that have most"
+    there.leave("0-0", "host-0")
+    there.leave("elsewhere", "host-5")
+    assert len(there) == MAX_STRANGERS - 1
+
+
+def test_the_subscribers_of_one_application_do_not_take_all_the_room(
+    server: ExchangeServer, calling: Callable[[], Caller], secret: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exchange_server, "MAX_EXCHANGES_OF_APPLICATION", 2)
+    keys = [KEY] if secret else []
+    there = [calling() for _ in range(2)]  # an exchange ends when nobody holds it any more
+    for number, caller in enumerate(there):
+        caller.introduce(parties(server, subscriber=f"r{number}"), keys)
+    refused, nonce = calling(), new_nonce()
+    third = parties(server, subscriber="r3")
+    refused.say(pack_first(third.hello(nonce)))
+    refused.say(pack(answer(third, keys, nonce, refused.hear())))
+    assert "are here already" in refused.fault()[1]
+    calling().introduce(parties(server, subscriber="r1"), keys)  # again
+    other = [application_key(secret, "other")] if secret else []
+    calling().introduce(parties(server, application="other"), other)
