@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from tidings.errors import LogMismatch
-from tidings_connectors.mysql.binlog import Begin, End, Feed, Rows
+from tidings_connectors.mysql.binlog import Begin, End, Feed, Rows, Statement
 from tidings_connectors.mysql.mariadb_gtid import Gtid, parse_state
 from tidings_connectors.mysql.options import Place
 
@@ -30,8 +30,11 @@ class ReadTransaction(NamedTuple):
     rows: str
 
 
-def read_transaction(feed: Feed, domain: int, seq: int) -> ReadTransaction | None:
-    """The transaction of this number; None if the log has none, or does not come to it in time."""
+def read_transaction(feed: Feed, domain: int, seq: int, *, whole: bool = False) -> ReadTransaction | None:
+    """The transaction of this number; None if the log has none, or does not come to it in time.
+
+    If it is to be read as a whole, the digest is also of when it was written, and of its statements.
+    """
     begun: Gtid | None = None
     digest, left, deadline = xxhash.xxh3_128(), DIGEST_BYTES, time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
@@ -40,11 +43,14 @@ def read_transaction(feed: Feed, domain: int, seq: int) -> ReadTransaction | Non
                 if item.gtid.seq > seq:
                     return None
                 begun = item.gtid
+                digest.update(str(item.time).encode() if whole else b"")
+            elif begun is not None and whole and isinstance(item, Statement):
+                digest.update(item.text.encode(errors="surrogateescape"))
             elif begun is not None and isinstance(item, Rows):
                 digest.update(item.data[:left])  # wherever a server cuts the rows of a transaction into events
                 left -= min(left, len(item.data))
             elif begun is not None and isinstance(item, End):
-                return ReadTransaction(begun, digest.hexdigest() if left < DIGEST_BYTES else "")
+                return ReadTransaction(begun, digest.hexdigest() if whole or left < DIGEST_BYTES else "")
     return None
 
 
@@ -54,6 +60,22 @@ class MysqlOrigin(NamedTuple):
     last: str
     rows_of: str
     rows: str
+
+
+class MysqlNewest(NamedTuple):
+    """What a log is known by that nobody has read: its newest transaction, and a digest of all that is in it."""
+
+    newest: str
+    whole: str
+
+
+def check_newest(place: Place, known: MysqlNewest, found: ReadTransaction | None) -> None:
+    """Raise unless this is the transaction that is known, in the log of another server."""
+    if found is None or (str(found.gtid), found.rows) != known:
+        raise LogMismatch(
+            f"MariaDB at {place} has {'nothing' if found is None else f'{found.gtid} ({found.rows})'} "
+            f"where the log of the stream has {known.newest} ({known.whole}): it is no replica of it, so name one"
+        )
 
 
 def check_origin(

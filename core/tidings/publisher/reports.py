@@ -2,12 +2,13 @@
 
 ```
 /<root>/caravans/<stream>               an operator's word: policy, limits, and how often to begin again
-/<root>/caravans/<stream>/<publisher>   ephemeral: the caravans, and how much was read and sent
+/<root>/caravans/<stream>/<publisher>   ephemeral: the caravans, how much was read and sent, why no more can be
 ```
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +18,7 @@ from tidings.allocation_policies import Limits
 from tidings.coordination.origins import note_origin
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
-from tidings.errors import ENDING, InvalidOption, TidingsError
+from tidings.errors import ENDING, ForeignValue, InvalidOption, TidingsError
 from tidings.flows import Flow
 from tidings.logs import FollowedLog, MovableLog, TailedLog
 from tidings.positions import Position, Positions
@@ -112,6 +113,7 @@ class Reporter:
             "caravans": [one.to_json() for one in pump.allocation.caravans()],
             "bytes_read": pump.bytes_read,
             "bytes_sent": pump.bytes_sent,
+            "trouble": pump.trouble,
         }
         self._coordination.claim(record, PLACE, stream, self._publisher, again=True)
 
@@ -137,6 +139,17 @@ class Reporter:
             note_origin(self._coordination, found, pump.stream)
             self._origins = {known: one for known, one in self._origins.items() if known in self._pumps.values()}
             self._origins[pump] = found
+
+
+def read_troubles(tree: Coordination, stream: str) -> dict[str, str]:
+    """Why publishers could not read the log of a stream, by their names; those that can are left out."""
+    found: dict[str, str] = {}
+    for name in tree.children(PLACE, stream):
+        with contextlib.suppress(ForeignValue):
+            record = tree.read(PLACE, stream, name)
+            if record and isinstance(told := record.get("trouble"), str):
+                found[name] = told
+    return found
 
 
 def read_datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:

@@ -14,16 +14,16 @@ import typer
 
 from tidings.cli.options import (
     SERVICE_TIMEOUT_S,
+    ApplicationKey,
     Timeout,
-    TokenFile,
     ZooKeeper,
     connected,
     existing_file,
     key_texts,
     listen_address,
-    security,
+    secret_file,
     size,
-    token_file,
+    subscriber_security,
 )
 from tidings.cli.output import note, refuse
 from tidings.errors import InvalidOption, PluginMissing
@@ -54,7 +54,7 @@ def _file(help: str) -> Any:
 
 
 def _secrets(help: str) -> Any:
-    return typer.Option(metavar="FILE", parser=token_file, help=help, show_default=False)
+    return typer.Option(metavar="FILE", parser=secret_file, help=help, show_default=False)
 
 
 def _seconds(help: str, least: float = 0.1) -> Any:
@@ -103,9 +103,6 @@ def gateway_command(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where other gateways reach it.", show_default="where it listens"),
     ] = None,
-    subscriber_address: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where publishers send it notifications. 0: a free port.")
-    ] = "127.0.0.1:0",
     metrics: Annotated[
         Any,
         typer.Option(
@@ -180,7 +177,10 @@ def gateway_command(
             metavar="SECONDS", min=1.0, max=3600.0, help="How soon others take its flows when it dies without a word."
         ),
     ] = 10.0,
-    token_file: TokenFile = None,
+    application_key: ApplicationKey = None,
+    publisher_authority: Annotated[
+        Any, _file("Speak TLS with publishers, and trust those whose certificate this one signed (PEM).")
+    ] = None,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = SERVICE_TIMEOUT_S,
 ) -> None:
@@ -243,8 +243,7 @@ def gateway_command(
         tls=_server_tls(tls_certificate, tls_key),
         peer_tls=None if peer_authority is None else trusting(peer_authority),
         peer_secret=peer_secret[0] if peer_secret else None,
-        subscriber=subscriber_address,
-        security=security(token_file, certificate=tls_certificate, key=tls_key),
+        security=subscriber_security(application_key, authority=publisher_authority),
     )
     log = logging.getLogger("tidings_thialfi")
     log.setLevel(min(log.level or logging.INFO, logging.INFO))

@@ -73,8 +73,6 @@ class GatewayPlace:
     tls: ssl.SSLContext | None = None
     peer_tls: ssl.SSLContext | None = None
     peer_secret: str | None = field(default=None, repr=False)
-    subscriber: str = "127.0.0.1:0"
-    """Where publishers send the notifications."""
     security: Security = OPEN
 
 
@@ -211,7 +209,6 @@ class Gateway:
                     application,
                     FlowHandler(loop, self._dispatcher, self._outbound),
                     id=self.id,
-                    address=self.place.subscriber,
                     security=self.place.security,
                 )
             except BaseException:
