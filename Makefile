@@ -10,7 +10,7 @@ PACKAGES := $(VENV)/.tidings-packages
 JARS := $(VENV)/.tidings-jars
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak mutants package clean
+.PHONY: help demo test lint bench soak fuzz mutants package clean
 .DELETE_ON_ERROR:
 
 help: ## what can be made (this list)
@@ -43,6 +43,10 @@ bench: $(JARS) ## all benchmarks; ONLY=<name> one of them, QUICK=1 in under a mi
 soak: $(JARS) ## everything at once under random faults, watched from outside; MINUTES=3, SEED=<number> repeats a plan of faults
 	@echo "soak: $(MINUTES) minutes of faults"
 	@$(VENV)/bin/python -m tests.soak --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+fuzz: $(PACKAGES) ## messages that are almost right, said to publishers and subscribers; MINUTES=3, SEED=<number> repeats it
+	@echo "fuzz: $(MINUTES) minutes"
+	@$(VENV)/bin/python -m tests.fuzz.wire $(or $(SEED),$(shell date +%s)) $$(($(MINUTES) * 60))
 
 mutants: $(JARS) ## faults put into a copy of the code, one at a time: which test finds each; ONLY=<name> one of them
 	@echo "mutants: $(or $(ONLY),all)"

@@ -99,6 +99,8 @@ def _gateway(folder: Path, zookeeper: str) -> Iterator[tuple[str, int]]:
     command = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())", "gateway"]
     command += ["--service", SERVICE, "--keys", str(keys), "--trunk-tokens", str(trunks), "--listen", "127.0.0.1:0"]
     command += ["--zookeeper", zookeeper, "--max-per-address", "100000", "--max-connections", "100000"]
+    for limit in ("--address-entries", "--total-entries"):  # all clients are at one address
+        command += [limit, "100000000"]
     command += ["--resend", "3600"]  # nothing is acknowledged here
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 import tidings
+from tidings.wire.security import OPEN, Security
 
 SPAWN = multiprocessing.get_context("spawn")  # delta-rs does not survive a fork
 
@@ -45,12 +46,19 @@ class CountingBatches(Counting):
 
 
 def subscribe(
-    address: str, application: str, each: bool, expected: int, ready: Event, results: Any, stop: Event
+    address: str,
+    application: str,
+    each: bool,
+    expected: int,
+    ready: Event,
+    results: Any,
+    stop: Event,
+    security: Security = OPEN,
 ) -> None:
     """Receive until so many updates have come, or until told to stop; then report what was seen and when."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     handler = Counting() if each else CountingBatches()
-    with tidings.connect(address) as cluster, cluster.subscribe(application, handler):
+    with tidings.connect(address) as cluster, cluster.subscribe(application, handler, security=security):
         ready.set()
         while not stop.wait(0.01) and handler.count < expected:
             pass

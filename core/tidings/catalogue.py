@@ -29,11 +29,13 @@ from tidings.errors import (
     UnknownStream,
 )
 from tidings.filters import Filter
-from tidings.logs import Log, MovableLog, WritableLog, abandon_log, check_unclaimed, create_log, is_tailed
+from tidings.log_checks import check_claims, check_new_log, check_unclaimed, prove_replica
+from tidings.logs import Log, MovableLog, WritableLog, abandon_log, create_log, has_log, is_tailed, unmake_log
 from tidings.names import check_name
 from tidings.publisher.balancing import strategy
 from tidings.stream_definition import DEFAULT_SHARDS, StreamDefinition
 from tidings.streams import Stream
+from tidings.undo import Undo
 
 logger = logging.getLogger(__name__)
 
@@ -106,45 +108,52 @@ class Catalogue:
             ]
         except TypeError as error:
             raise InvalidOption(f"a stream does not know that option: {error}") from None
-        there = set(self.coordination.children("streams"))
-        made: list[Stream] = []
-        try:
-            for member in members:
-                stream = self.define_stream(member)
-                made.append(stream)
-        except BaseException:
-            for stream in made:
-                if stream.name not in there:
-                    with contextlib.suppress(TidingsError):  # what was wrong first is what matters
-                        self._drop(stream, purge=False)
-            raise
-        return made
+        with Undo() as undo:
+            return [self.define_stream(member, undo) for member in members]
 
-    def define_stream(self, definition: StreamDefinition) -> Stream:
-        """Make the stream that is defined so, or return the one that is there if it has this very definition."""
+    def define_stream(self, definition: StreamDefinition, undo: Undo | None = None) -> Stream:
+        """Make the stream that is defined so, or return the one that is there if it has this very definition.
+
+        All of it is made, or nothing is. Who makes more than this passes an `undo`, which is told how to take it back.
+        """
         name = definition.name
         check_collection(definition)
         self._check_names(definition)
-        new = definition.made_now()
-        made = self.coordination.create(new.to_json(), "streams", name)
-        known = new if made else self.stream(name).definition
-        if known != definition:
-            before, after = known.to_json(), replace(definition, id=known.id).to_json()
-            changed = [key for key in (before | after) if before.get(key) != after.get(key)]
-            raise StreamExists(
-                f"stream {name!r} is there already, with {known.shards} shards in {known.log}, and differs in "
-                f"{', '.join(changed)}; `tidings apply` changes what can be changed"
-            )
-        try:
-            if made:
-                check_unclaimed(known)
+        definition, asked = definition.made_now(), definition
+        if not self.coordination.create(definition.to_json(), "streams", name):
+            known = self._same(asked)
             with contextlib.closing(create_log(known)) as log:
                 self._note_origin(known, log)
-        except BaseException:
-            if made:
-                self.coordination.delete("streams", name)
-            raise
-        return Stream(known)
+            return Stream(known)
+        with Undo() as failed:
+            failed.add(f"stream {name!r}", lambda: self.coordination.delete("streams", name))
+            # Of two that are made at the same time, and want the same, one sees the other here.
+            check_claims(definition, (stream.definition for stream in self.streams()))
+            if definition.replicas:
+                found = check_new_log(definition)
+                for replica in definition.replicas:
+                    prove_replica(definition, replica, found)
+            check_unclaimed(definition)
+            new = is_tailed(definition) or not has_log(definition)
+            with contextlib.closing(create_log(definition)) as log:
+                if new:
+                    failed.add(f"what was made in {definition.log}", lambda: unmake_log(definition))
+                self._note_origin(definition, log)
+        if undo is not None:
+            undo.take_over(failed)
+        return Stream(definition)
+
+    def _same(self, definition: StreamDefinition) -> StreamDefinition:
+        """The stream that is there; `StreamExists` if it is another than this one."""
+        known = self.stream(definition.name).definition
+        before, after = known.to_json(), replace(definition, id=known.id).to_json()
+        changed = [key for key in (before | after) if before.get(key) != after.get(key)]
+        if changed:
+            raise StreamExists(
+                f"stream {definition.name!r} is there already, with {known.shards} shards in {known.log}, and differs "
+                f"in {', '.join(changed)}; `tidings apply` changes what can be changed"
+            )
+        return known
 
     def stream(self, name: str) -> Stream:
         """The stream of that name."""
@@ -254,30 +263,35 @@ class Catalogue:
             sweep(self.coordination, one)
 
     def _readable(self, names: Sequence[str]) -> list[Stream]:
+        """The streams of these names that can be read, asked for all at once."""
+        tree = self.coordination
+        with tree.translating_errors():
+            asked = {name: tree.client.get_async(tree.path("streams", name)) for name in names}
+            there = {name: node[0] for name, pending in asked.items() if (node := tree.found(pending)) is not None}
         found = []
-        for name in names:
+        for name, raw in there.items():
             try:
-                definition = self._definition(name)
+                value = decode(tree.path("streams", check_name("a stream", name)), raw)
+                if value is not None:
+                    found.append(Stream(self._checked_definition(name, value)))
             except (InvalidOption, InvalidName, ForeignValue) as error:
                 logger.warning("stream %r is left out: %s", name, error)
-                continue
-            if definition is not None:
-                found.append(Stream(definition))
         return found
 
     def _definition(self, name: str) -> StreamDefinition | None:
         value = self.coordination.read("streams", check_name("a stream", name))
-        if value is None:
-            return None
+        return None if value is None else self._checked_definition(name, value)
+
+    def _checked_definition(self, name: str, value: dict[str, Any]) -> StreamDefinition:
         place = self.coordination.path("streams", name)
         try:
             definition = StreamDefinition.from_json(value)
         except TidingsError as error:
             raise InvalidOption(
-                f"what ZooKeeper holds at {place} cannot be read ({error}): mend or delete it"
+                f"what ZooKeeper holds at {place} cannot be read ({error}): mend it, or delete it"
             ) from None
         if definition.name != name:
-            raise InvalidOption(f"what ZooKeeper holds at {place} is of {definition.name!r}: mend or delete it")
+            raise InvalidOption(f"what ZooKeeper holds at {place} is of {definition.name!r}: mend it, or delete it")
         return definition
 
     def _note_origin(self, definition: StreamDefinition, log: Log) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tidings.pipelines.pipeline import Pipeline
     from tidings.publisher.publisher import Publisher
     from tidings.subscriber.subscriber import Subscriber
+
+logger = logging.getLogger(__name__)
 
 
 def connect(
@@ -83,8 +86,17 @@ class Cluster(Catalogue):
         """
         from tidings.publisher.publisher import Publisher
 
-        for stream in streams or ():
-            self.streams_named(stream)
+        chosen = self.streams() if streams is None else [one for name in streams for one in self.streams_named(name)]
+        there = {name for stream in chosen for name in stream.definition.replicas}
+        if (replica := options.get("replica")) is not None and replica not in there:
+            # It may get one while the publisher runs.
+            logger.warning(
+                "%s has a replica %r (replicas: %s), so this publisher reads nothing until one has: correct the name, "
+                "or add the replica by `tidings apply`",
+                "no stream" if streams is None else f"none of {', '.join(streams)}",
+                replica,
+                ", ".join(sorted(there)) or "none",
+            )
         return Publisher(self.coordination, streams, spark=spark, **options)
 
     def pipeline(self, name: str, **options: Any) -> Pipeline:

@@ -6,6 +6,7 @@ value that was wrong and says what to do next; the command line prints it as it 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tidings.texts import sentence
@@ -36,6 +37,18 @@ class InvalidPosition(TidingsError):
 
 class InvalidOption(TidingsError):
     """An option is unknown, is missing, or has a value that it cannot have."""
+
+
+class InvalidOptions(InvalidOption):
+    """Options of a log cannot be used; `problems` says of each, by where it is among them, what is wrong with it."""
+
+    def __init__(self, message: str, problems: Sequence[tuple[tuple[str | int, ...], str]] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
+
+
+class NotTakenBack(TidingsError):
+    """Something failed halfway, and not all that was made before it could be taken back; the message says what."""
 
 
 class InvalidFilter(TidingsError):

@@ -16,6 +16,7 @@ from tidings.errors import ForeignValue, InvalidOption, PositionsLost, TidingsEr
 from tidings.flows import NODES, Flow
 from tidings.logs import Log, TailedLog, WritableLog, identity_of
 from tidings.positions import START, Bounds, Position, Positions
+from tidings.publisher.reports import read_troubles
 from tidings.stream_definition import streams_by_name
 
 if TYPE_CHECKING:
@@ -32,10 +33,10 @@ class FlowStatus:
 
     | state | meaning |
     | --- | --- |
-    | `unassigned` | no publisher owns the flow |
+    | `unassigned` | no publisher owns the flow; a `reason` says why one could not read the log |
     | `waiting` | a publisher owns it, and no running subscriber holds it |
     | `failing` | a running subscriber should have it, and cannot be reached, or refuses it, for this `reason` |
-    | `running` | a publisher sends it to a running subscriber; a `reason` says what was lost, or is not there yet |
+    | `running` | a publisher sends it to a running subscriber; a `reason` says what cannot be read, or was lost |
     | `parked` | it cannot go on, for this `reason`: a handler that failed again and again, say; nothing is sent |
     """
 
@@ -150,6 +151,7 @@ class _Reading:
         self._ages: dict[tuple[int, Position], float] = {}
         self._aside: set[Position] = set()
         self._dense = False
+        self._troubles = read_troubles(cluster.coordination, stream)
         try:
             known = cluster.stream(stream)
             with contextlib.closing(known.log) as log:
@@ -164,6 +166,10 @@ class _Reading:
                     self._ages |= _ages(log, together)
         except TidingsError as error:
             self.problem = str(error)
+
+    def trouble(self, publisher: str | None) -> str | None:
+        """Why this publisher could not read it; or, if none owns the flow, why one of them could not."""
+        return next((why for name, why in self._troubles.items() if publisher in (None, name)), None)
 
     def head(self, shard: int) -> Position | None:
         return self._bounds[shard].head if shard in self._bounds else None
@@ -248,11 +254,14 @@ def _status(flow: Flow, record: _Record, live: set[str], log: _Reading) -> FlowS
     if owner:
         troubles: tuple[tuple[str, FlowState], ...] = (("parked", "parked"), ("trouble", "failing"))
         state = next((name for key, name in troubles if holder.get(key)), "running") if current else "waiting"
-    told = holder.get("parked") or holder.get("trouble") or holder.get("lost")
+    reason = log.trouble(owner.get("publisher"))
+    if current:
+        failed = holder.get("parked") or holder.get("trouble")
+        reason = failed or reason or holder.get("lost") or (log.beginning(marker) if marker else None)
     return FlowStatus(
         flow,
         state,
-        (told or (log.beginning(marker) if marker else None)) if current else None,
+        reason,
         owner.get("publisher"),
         owner.get("host"),
         owner.get("pid"),

@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 
 from tidings.errors import (
     ENDING,
-    LogMismatch,
     LogRestored,
     LogUnavailable,
     PluginBroken,
@@ -30,7 +29,7 @@ from tidings.errors import (
 )
 from tidings.filters import Filter
 from tidings.plugins import load
-from tidings.positions import Bounds, Position, Positions
+from tidings.positions import START, Bounds, Position, Positions
 from tidings.stream_definition import StreamDefinition, split_address
 from tidings.tombstones import Tombstones
 from tidings.updates import TOMBSTONE
@@ -386,21 +385,25 @@ def placing(stream: StreamDefinition) -> Mapping[str, Any]:
     return found
 
 
-def check_unclaimed(stream: StreamDefinition) -> None:
-    """Raise if a datastore keeps for somebody else what it would have to keep for a stream that is new."""
-    scheme, location = split_address(stream.log)
-    if check := getattr(load("tidings.logs", scheme), "check_unclaimed", None):
-        check(location, stream)
+def has_log(stream: StreamDefinition) -> bool:
+    """Whether the log of a stream is there, and can be opened."""
+    try:
+        open_log(stream).close()
+    except TidingsError:
+        return False
+    return True
 
 
-def prove_log(stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
-    """Raise unless the log of a stream, as it is defined here, is in the datastore that `known` tells of."""
+def unmake_log(stream: StreamDefinition) -> None:
+    """Take back what `create_log` has made for a stream."""
     scheme, location = split_address(stream.log)
-    kind = load("tidings.logs", scheme)
-    if not hasattr(kind, "prove"):
-        raise LogMismatch(f"a {scheme} log cannot tell which one it is, so stream {stream.name!r} stays where it is")
-    with containing_errors(stream.name):
-        kind.prove(location, stream, known, passed)
+    if is_tailed(stream):
+        load("tidings.logs", scheme).abandon(location, stream)
+        return
+    with contextlib.closing(open_log(stream)) as log:
+        empty = all(held.head == START for held in log.bounds().values())
+        if isinstance(log, WritableLog) and empty:  # one that is not was there before, whatever was thought of it
+            log.destroy()
 
 
 def abandon_log(stream: StreamDefinition) -> None:

@@ -87,6 +87,18 @@ class MetricsServer:
         self.close()
 
 
+def encoder_for(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """How to write metrics for who accepts this, and what that is called; plain text for who makes no sense.
+
+    >>> encoder_for("text/plain; version")[1] == encoder_for("")[1]
+    True
+    """
+    try:
+        return choose_encoder(accept)
+    except Exception:  # noqa: BLE001 - it is parsed as it comes, and may be anything
+        return choose_encoder("")
+
+
 class _MetricsHttpServer(ThreadingHTTPServer):
     daemon_threads = True
 
@@ -109,7 +121,7 @@ class _MetricsRequestHandler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         match self.path.partition("?")[0]:
             case "/metrics":
-                encode, kind = choose_encoder(self.headers.get("Accept", ""))
+                encode, kind = encoder_for(self.headers.get("Accept", ""))
                 self._answer(200, kind, encode(self.server.registry))
             case "/health/live":
                 self._respond(200, "alive")

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from tidings.coordination.origins import note_origin, read_farthest, read_origin
 from tidings.errors import LogMismatch, LogUnavailable, TidingsError
 from tidings.flows import Flow
-from tidings.logs import MovableLog, TailedLog, WritableLog, is_tailed, open_log, prove_log
+from tidings.log_checks import can_prove, check_claims, origin_of, prove_log
+from tidings.logs import TailedLog, WritableLog, is_tailed, open_log
 from tidings.positions import Position, Positions
 from tidings.publisher.reports import read_datamarkers
 from tidings.stream_definition import StreamDefinition, split_address, streams_by_name
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def moved_logs(known: StreamDefinition, wanted: StreamDefinition) -> list[str | None]:
-    """The replicas whose address is another one, None for the log itself.
+    """The replicas that are new or whose address is another one, None for the log itself.
 
     A replica at an address that the stream has already is where it was known to be.
     """
     there = {known.log, *known.replicas.values()}
-    moved = [name for name, log in wanted.replicas.items() if name in known.replicas and log not in there]
+    moved = [name for name, log in wanted.replicas.items() if log not in there]
     return [*([None] if wanted.log != known.log else []), *moved]
 
 
@@ -38,8 +39,11 @@ def check_move(cluster: Catalogue, known: StreamDefinition, wanted: StreamDefini
     What is returned is what an operator should know before it is done.
     """
     there = wanted.at(replica)
+    check_claims(wanted, (stream.definition for stream in cluster.streams()))
     if split_address(there.log)[0] != split_address(known.log)[0]:
         raise LogMismatch(f"the log of stream {known.name!r} is {known.log}, and no other kind of log is the same one")
+    if replica is not None and replica not in known.replicas and not can_prove(there):
+        return []  # nor could one that was there when the stream was made
     stands = _stands(cluster, known)
     farthest = dict(read_farthest(cluster.coordination, known))
     for flow, at in stands.items():
@@ -78,7 +82,7 @@ def _origin(cluster: Catalogue, known: StreamDefinition) -> Mapping[str, Any]:
     if noted is not None:
         return noted
     with contextlib.suppress(TidingsError), contextlib.closing(open_log(known)) as log:
-        if isinstance(log, MovableLog) and (found := log.origin()) is not None:
+        if (found := origin_of(log)) is not None:
             return found
     raise LogUnavailable(
         f"nothing is known yet of the datastore of stream {known.name!r}, and {known.log} does not tell: let a "

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kazoo.client import KazooClient
@@ -16,9 +18,11 @@ from tidings.errors import (
     InvalidName,
     InvalidOption,
     LogMismatch,
+    LogUnavailable,
     StreamExists,
     UnknownStream,
 )
+from tidings.stream_definition import StreamDefinition
 from tidings.testing import held
 
 
@@ -78,9 +82,65 @@ def test_a_number_of_shards_that_cannot_be_is_refused(cluster: Cluster, shards: 
 
 def test_a_stream_whose_log_cannot_be_made_is_not_defined(cluster: Cluster, tmp_path: Path) -> None:
     cluster.create_stream("contacts", log=f"delta:{tmp_path / 'here'}")
-    with pytest.raises(LogMismatch, match="holds stream 'contacts'"):
+    with pytest.raises(
+        LogMismatch, match=r"delta:\S+/here belongs to stream 'contacts' already: each stream has its own"
+    ):
         cluster.create_stream("accounts", log=f"delta:{tmp_path / 'here'}")
     assert [stream.name for stream in cluster.streams()] == ["contacts"]
+
+
+MARIADB, POSTGRES = "mysql:mysql://tail@127.0.0.1:1/", "postgres:postgresql://tail@127.0.0.1:1/shop"
+
+
+@pytest.mark.parametrize(
+    ("log", "options", "other", "others", "claim"),
+    [
+        (
+            f"{MARIADB}shop",
+            {"tables": ["shop.a", "shop.b"]},
+            f"{MARIADB}x",
+            {"tables": ["shop.b"]},
+            "table shop.b of Ma",
+        ),
+        (
+            POSTGRES,
+            {"publication": "p", "slot": "s"},
+            POSTGRES,
+            {"publication": "q", "slot": "s"},
+            "slot s of postgresql:",
+        ),
+        ("delta-cdf:/data/t", {"key": ["id"]}, "delta-cdf:/data/t", {}, "delta-cdf:/data/t"),
+    ],
+)
+def test_what_is_one_streams_alone_is_no_others(
+    cluster: Cluster, log: str, options: dict[str, Any], other: str, others: dict[str, Any], claim: str
+) -> None:
+    known = StreamDefinition("first", 16, log, options=options)
+    cluster.coordination.create(known.to_json(), "streams", "first")
+    told = f"^{re.escape(claim)}.* belongs to stream 'first' already: each stream has its own$"
+    with pytest.raises(LogMismatch, match=told):
+        cluster.create_stream("second", log=other, options=others)
+    with pytest.raises(LogMismatch, match=told):
+        cluster.create_stream("second", log=f"{other}/elsewhere", options=others, replicas={"east": log})
+    assert [stream.name for stream in cluster.streams()] == ["first"]
+
+
+@pytest.mark.parametrize(
+    ("log", "options", "others"),
+    [
+        (f"{MARIADB}shop", {"tables": ["shop.a"]}, {"tables": ["shop.b"]}),
+        (f"{MARIADB}shop", {"tables": ["shop.a"]}, {"tables": ["shop.a"], "domain": 7}),
+        (POSTGRES, {"publication": "p"}, {"publication": "p"}),
+    ],
+)
+def test_streams_of_one_database_that_share_nothing_of_it_may_be_made(
+    cluster: Cluster, log: str, options: dict[str, Any], others: dict[str, Any]
+) -> None:
+    known = StreamDefinition("first", 16, log, options=options)
+    cluster.coordination.create(known.to_json(), "streams", "first")
+    with pytest.raises(LogUnavailable, match=r"127\.0\.0\.1:1"):  # which is the first thing that is wrong
+        cluster.create_stream("second", log=log, options=others)
+    assert [stream.name for stream in cluster.streams()] == ["first"]
 
 
 def test_dropping_keeps_the_log_unless_told_to_purge(cluster: Cluster, tmp_path: Path) -> None:

@@ -152,6 +152,7 @@ OWNERSHIP = (
     ),
 )
 
+EXCHANGES = "tests/core/wire/test_exchange_server.py"
 OPENING = ("tests/core/subscriber/test_opening.py",)
 LEASES = ("tests/core/coordination/test_lease.py",)
 
@@ -283,9 +284,17 @@ SUBSCRIBER = (
         "stale-batch-taken",
         "what a stale owner sent is processed",
         f"{CORE}/subscriber/subscriber.py",
-        "if held is not None and held.open and held.era == era:",
-        "if held is not None and held.open:",
+        "if held is not None and held.open and held.era == era and held.reply in (reply, reply.parent):",
+        "if held is not None and held.open and held.reply in (reply, reply.parent):",
         OPENING,
+    ),
+    Fault(
+        "flow-of-another-exchange-taken",
+        "who has not opened a flow sends it rows, and closes it",
+        f"{CORE}/subscriber/subscriber.py",
+        "if held is not None and held.open and held.era == era and held.reply in (reply, reply.parent):",
+        "if held is not None and held.open and held.era == era:",
+        _of("tests/core/subscriber/test_hostile_peers.py", "test_nobody_speaks_of_a_flow_but_who_has_opened_it"),
     ),
     Fault(
         "stale-work-done",
@@ -328,33 +337,52 @@ SUBSCRIBER = (
         OPENING,
     ),
     Fault(
-        "hello-not-checked",
-        "a publisher sends to a subscriber of another application",
-        f"{CORE}/subscriber/server.py",
-        'if hello.get("protocol") != PROTOCOL or hello.get("application") != self._listener.application:',
-        "if False:",
-        OPENING,
-    ),
-    Fault(
-        "any-token-admitted",
-        "a publisher is let in that does not know the token",
-        f"{CORE}/wire/bearers.py",
-        'scheme.lower() == "bearer" and any(found)',
-        'scheme.lower() == "bearer" and bool(found)',
+        "relay-not-noticed",
+        "one who stands between two at another address is taken for the publisher",
+        f"{CORE}/wire/exchange_server.py",
+        "if parties.publisher != self.name or parties.address != self.address:",
+        "if parties.publisher != self.name:",
         _of(
-            "tests/core/subscriber/test_subscriber.py",
-            "test_only_who_knows_the_token_is_let_in_and_operators_see_why_another_is_not",
+            EXCHANGES,
+            "test_a_subscriber_that_means_another_is_refused_so_that_nobody_can_stand_between",
         ),
     ),
     Fault(
-        "no-token-needed",
-        "a publisher is let in that shows no token",
-        f"{CORE}/subscriber/server.py",
-        "if security.tokens:",
-        "if False:",
+        "any-proof-admitted",
+        "a subscriber is let in that has not the application's key",
+        f"{CORE}/wire/handshake.py",
+        "if keys and not _among(proof,",
+        "if not proof and not _among(proof,",
+        _of(EXCHANGES, "test_who_has_no_proof_is_not_let_in"),
+    ),
+    Fault(
+        "proof-of-no-exchange",
+        "a proof is good for another exchange, to which somebody says it again",
+        f"{CORE}/wire/handshake.py",
+        "said = json.dumps([PROTOCOL, whose, *self, *nonces]).encode()",
+        "said = json.dumps([PROTOCOL, whose, *self, nonces[0]]).encode()",
+        _of(EXCHANGES, "test_a_proof_is_good_for_its_own_exchange_and_side_alone"),
+    ),
+    Fault(
+        "publisher-not-asked-for-proof",
+        "a subscriber takes whoever answers for a publisher",
+        f"{CORE}/wire/handshake.py",
+        "if _among(parties.proof(key, PUBLISHER, nonces), proofs):",
+        "if proofs:",
         _of(
             "tests/core/subscriber/test_subscriber.py",
-            "test_only_who_knows_the_token_is_let_in_and_operators_see_why_another_is_not",
+            "test_a_publisher_that_cannot_prove_itself_gets_no_proof_and_gives_no_update",
+        ),
+    ),
+    Fault(
+        "compressed-rows-read",
+        "a few bytes become gigabytes in a subscriber",
+        f"{CORE}/wire/flight_data.py",
+        "if kind != _BATCH_HEADER or compressed:",
+        "if kind != _BATCH_HEADER:",
+        _of(
+            "tests/core/subscriber/test_hostile_peers.py",
+            "test_rows_that_are_compressed_are_refused_before_they_are_read",
         ),
     ),
 )
@@ -585,6 +613,30 @@ PUBLISHER = (
         _of("tests/core/cli/test_apply.py", "test_what_decides_where_updates_are_cannot_be_changed"),
     ),
     Fault(
+        "half-applied",
+        "what was made of a tidings.yml stays, though the rest of it could not be",
+        f"{CORE}/undo.py",
+        'stays = "; ".join(self._take_back())',
+        'stays = ""',
+        _of("tests/core/cli/test_apply.py", "test_what_was_made_is_taken_back_when_a_later_step_fails"),
+    ),
+    Fault(
+        "streams-share-a-log",
+        "two streams move one replication slot, or write into one folder",
+        f"{CORE}/log_checks.py",
+        "if other.name != stream.name and (shared :=",
+        "if other.name == stream.name and (shared :=",
+        _of("tests/core/test_cluster.py", "test_what_is_one_streams_alone_is_no_others"),
+    ),
+    Fault(
+        "replica-of-another",
+        "a flow goes on in a datastore that never was a replica of its own",
+        f"{CORE}/catalogue.py",
+        "                    prove_replica(definition, replica, known)",
+        "                    pass",
+        _of("tests/system/test_replicas.py", "test_a_replica_is_one_of_the_same_datastore"),
+    ),
+    Fault(
         "standby-without-what-was-read",
         "a stream goes on in a server that never had what its flows have passed",
         f"{POSTGRES}/origin.py",
@@ -735,6 +787,14 @@ PUBLISHER = (
         "Position(self.back + 2, -1)",
         "Position(self.back, -1)",
         _of("tests/connectors/postgres/test_left_out.py", "test_the_loss_is_told_however_small_the_bites_are"),
+    ),
+    Fault(
+        "row-refused-once-is-lost",
+        "a change that the server could not send once counts as lost",
+        f"{POSTGRES}/reader.py",
+        "return refused != known",
+        "return False",
+        _of("tests/connectors/postgres/test_unsendable.py", "test_what_fails_once_and_then_goes_well_is_no_loss"),
     ),
 )
 
@@ -1214,6 +1274,14 @@ MATCHING = (
         "takes = (new >= 0) & (_taken(ranks, new) > old_rank)",
         "takes = new >= 0",
         STAGE,
+    ),
+    Fault(
+        "registrations-without-end",
+        "a client that comes again and again registers for as much as it likes",
+        f"{THIALFI}/server/matching.py",
+        "takes &= ~beyond",
+        "pass",
+        ("tests/plugins/thialfi/server/test_registration_limit.py",),
     ),
     Fault(
         "below-the-sync-taken",

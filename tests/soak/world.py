@@ -8,9 +8,9 @@ postgres-writer ─▶ PostgreSQL ─┬─▶ publishers ─▶ shop-1, shop-2
 mariadb-writer ──▶ MariaDB ────┘
 ```
 
-Publishers, subscribers, gateways and drivers reach ZooKeeper, publishers the databases, and some of the clients and
-the other gateway a gateway, each through a proxy that can be cut. Streams are on a disk of their own, if there can be
-one.
+Publishers, subscribers, gateways and drivers reach ZooKeeper, publishers the databases, subscribers the publishers, and
+some of the clients and the other gateway a gateway, each through a proxy that can be cut. Streams are on a disk of
+their own, if there can be one.
 """
 
 from __future__ import annotations
@@ -222,7 +222,10 @@ class World:
         self._module("clients", "listening", *files, *more)
 
     def _publisher(self, name: str) -> None:
+        address = f"127.0.0.1:{mysql_install.free_port()}"
+        subscribers = self._proxy(f"subscribers to {name}", address)
         options = ["--name", name, "--token-interval", "1", "--zookeeper", self._zookeeper_of(name), *SESSION]
+        options += ["--listen", address, "--advertise", subscribers.address]
         program = ["-m", "tests.soak.leaking"] if LEAKS in self.shape.sabotage else PROGRAM[1:]
         self._member(name, [sys.executable, *program, "publisher", *options])
 

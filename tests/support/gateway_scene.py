@@ -58,7 +58,15 @@ class Loop:
 class Client:
     """One WebSocket; remembers its token, and what came before what was awaited."""
 
-    def __init__(self, scene: Scene, gateway: Process, path: str, protocol: str, headers: dict[str, str]) -> None:
+    def __init__(
+        self,
+        scene: Scene,
+        gateway: Process,
+        path: str,
+        protocol: str,
+        headers: dict[str, str],
+        http: aiohttp.ClientSession,
+    ) -> None:
         self._scene = scene
         self.token: str | None = None
         self.number = itertools.count(1_700_000_000_000_000)
@@ -67,9 +75,7 @@ class Client:
 
         async def connect() -> aiohttp.ClientWebSocketResponse:
             url = f"{gateway.url}{path}"
-            socket: aiohttp.ClientWebSocketResponse = await scene.http.ws_connect(
-                url, protocols=[protocol], headers=headers
-            )
+            socket: aiohttp.ClientWebSocketResponse = await http.ws_connect(url, protocols=[protocol], headers=headers)
             return socket
 
         self.socket = scene.loop.run(connect())
@@ -120,11 +126,14 @@ class Client:
 
 
 class Process:
-    """A gateway in a process of its own."""
+    """A gateway in a process of its own, which may have so many files open."""
 
-    def __init__(self, scene: Scene, id: str, *options: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, scene: Scene, id: str, *options: str, env: dict[str, str] | None = None, files: int | None = None
+    ) -> None:
         self.id = id
-        command = [*PROGRAM, "gateway", "--service", SERVICE, "--keys", str(scene.keys), "--listen", "127.0.0.1:0"]
+        command = [] if files is None else ["prlimit", f"--nofile={files}:{files}"]
+        command += [*PROGRAM, "gateway", "--service", SERVICE, "--keys", str(scene.keys), "--listen", "127.0.0.1:0"]
         command += ["--id", id, "--zookeeper", scene.cluster.address, "--session-timeout", "4", *options]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(env or {})})
         self.lines: list[str] = []
@@ -192,23 +201,39 @@ class Scene:
         self._producer = self._stack.enter_context(self.notifications.producer(linger=0.0))
         self._stack.enter_context(cluster.publisher(token_interval=0.2))
 
-    async def _session(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+    async def _session(self, address: str | None = None) -> aiohttp.ClientSession:
+        place = None if address is None else (address, 0)
+        return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, local_addr=place))
+
+    def http_from(self, address: str) -> aiohttp.ClientSession:
+        """What connects from this address, of those that a machine has for itself."""
+        made: aiohttp.ClientSession = self.loop.run(self._session(address))
+        self._stack.callback(lambda: self.loop.run(made.close()))
+        return made
 
     def secret_file(self, name: str, text: str) -> Path:
         path = self.folder / name
         path.write_text(text + "\n")
         return path
 
-    def gateway(self, id: str = "g1", *options: str, env: dict[str, str] | None = None) -> Process:
-        made = Process(self, id, *options, env=env)
+    def gateway(
+        self, id: str = "g1", *options: str, env: dict[str, str] | None = None, files: int | None = None
+    ) -> Process:
+        made = Process(self, id, *options, env=env, files=files)
         self._gateways.append(made)
         return made
 
     def client(
-        self, gateway: Process, path: str = "/v1/client", protocol: str = "tidings.thialfi.v1", **headers: str
+        self,
+        gateway: Process,
+        path: str = "/v1/client",
+        protocol: str = "tidings.thialfi.v1",
+        **headers: str,
     ) -> Client:
-        return Client(self, gateway, path, protocol, headers)
+        return Client(self, gateway, path, protocol, headers, self.http)
+
+    def client_from(self, http: aiohttp.ClientSession, gateway: Process) -> Client:
+        return Client(self, gateway, "/v1/client", "tidings.thialfi.v1", {}, http)
 
     def rows(self, client: int | None = None) -> list[dict[str, Any]]:
         """What was written of a client: `op`, `number`, and the other attributes."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import queue
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import flight
+import grpc
 
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
+from tidings.wire.channel import open_channel
+from tidings.wire.flight_data import METHOD, _field, pack, pack_first, unpack
+from tidings.wire.handshake import Parties, answer, new_nonce
+from tidings.wire.security import OPEN
 
 Message = dict[str, Any]
 Lie = Callable[[Message], list[bytes]]
@@ -22,7 +26,12 @@ Lie = Callable[[Message], list[bytes]]
 def about(message: Message, kind: str, **more: Any) -> bytes:
     """An answer about the flow of a message."""
     same = {key: message[key] for key in ("stream", "shard", "epoch", "turn")}
-    return json.dumps({"t": kind, **same, **more}).encode()
+    return metadata(json.dumps({"t": kind, **same, **more}).encode())
+
+
+def metadata(said: bytes) -> bytes:
+    """Anything, in the place of a message."""
+    return b"".join(_field(3, said))
 
 
 LIES: dict[str, Lie] = {
@@ -31,44 +40,70 @@ LIES: dict[str, Lie] = {
     "says that it did what it was not sent": lambda open: [about(open, "done", position=[10_000, 0])],
     "gives a position that is none": lambda open: [about(open, "done", position={"seq": "seven"})],
     "gives a position that is not a number": lambda open: [about(open, "ack", position=[float("nan"), 0])],
-    "sends what is not JSON": lambda open: [b"\xff\xfe\x00 garbage"],
-    "sends JSON that is no message": lambda open: [b"[1, 2, 3]"],
-    "sends a message without a flow": lambda open: [b'{"t": "ack"}'],
-    "speaks of a stream that is no name": lambda open: [b'{"t": "ack", "stream": ["contacts"], "shard": 0}'],
-    "nests deeper than a parser goes": lambda open: [b'{"t": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"],
-    "sends more than fits": lambda open: [json.dumps({"t": "x" * 5_000_000}).encode()],
-    "sends far more than fits": lambda open: [b" " * 100_000_000],
+    "sends what is not JSON": lambda open: [metadata(b"\xff\xfe\x00 garbage")],
+    "sends JSON that is no message": lambda open: [metadata(b"[1, 2, 3]")],
+    "sends a message without a flow": lambda open: [metadata(b'{"t": "ack"}')],
+    "speaks of a stream that is no name": lambda open: [metadata(b'{"t": "ack", "stream": ["contacts"], "shard": 0}')],
+    "nests deeper than a parser goes": lambda open: [metadata(b'{"t": ' + b"[" * 10_000 + b"]" * 10_000 + b"}")],
+    "sends what is no message of Flight's": lambda open: [b"\xff" * 100],
+    "sends rows": lambda open: [about(open, "done", position=[0, 0]) + b"".join(_field(1000, b"rows"))],
+    "sends more than fits": lambda open: [metadata(json.dumps({"t": "x" * 5_000_000}).encode())],
+    "sends far more than fits": lambda open: [metadata(b" " * 100_000_000)],
 }
 
 
-class Liar(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no hints
+class Liar:
     """Opens the flows that it is offered; then tells the next of its lies, one for each exchange."""
 
-    def __init__(self, lies: list[Lie]) -> None:
-        super().__init__("grpc://127.0.0.1:0")
+    def __init__(self, own: Cluster, application: str, id: str, lies: list[Lie]) -> None:
+        self._own = own
+        self._names = (application, id)
         self._lies = itertools.cycle(lies)
-        self._lock = threading.Lock()
+        self._ended = threading.Event()
         self.told = 0
+        self._thread = threading.Thread(target=self._run, name="liar", daemon=True)
+        self._thread.start()
 
-    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        writer.begin(pa.schema([]))
-        with self._lock:
-            lie = next(self._lies)
-        with contextlib.suppress(StopIteration, pa.ArrowException, OSError):
-            while True:
-                message = json.loads(reader.read_chunk().app_metadata.to_pybytes())
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(0.01):
+            publishers = self._own.coordination.children("publishers")
+            records = {name: self._own.coordination.read("publishers", name) for name in publishers}
+            for name, record in records.items():
+                if record is not None and self._names[0] in record["applications"]:
+                    self._lie(name, record["address"])
+
+    def _lie(self, publisher: str, address: str) -> None:
+        outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        lie, nonce, parties = next(self._lies), new_nonce(), Parties(*self._names, publisher, address)
+        with open_channel(address, OPEN) as channel, contextlib.suppress(grpc.RpcError, StopIteration):
+            call = channel.stream_stream(METHOD)(iter(outgoing.get, None))
+            alarm = threading.Timer(5, call.cancel)
+            alarm.start()
+            outgoing.put(pack_first(parties.hello(nonce)))
+            outgoing.put(pack(answer(parties, [], nonce, unpack(next(call)).message)))
+            for raw in call:
+                message = unpack(raw).message
                 if message["t"] == "open":
-                    writer.write_metadata(pa.py_buffer(about(message, "opened")))
+                    outgoing.put(about(message, "opened"))
                     for said in lie(message):
-                        writer.write_metadata(pa.py_buffer(said))
-                    with self._lock:
-                        self.told += 1
+                        outgoing.put(said)
+                    self.told += 1
+                if self._ended.is_set():
+                    call.cancel()
+            alarm.cancel()
+        outgoing.put(None)
 
 
 @contextlib.contextmanager
 def lying(address: str, application: str, id: str, lies: list[Lie]) -> Iterator[Liar]:
     """A liar, registered as a subscriber of an application."""
-    with Liar(lies) as server, Cluster(Coordination(address)) as own:
-        record = {"address": f"127.0.0.1:{server.port}", "capacity": 1.0, "pid": 0}
+    with Cluster(Coordination(address)) as own:
+        record = {"capacity": 1.0, "pid": 0}
         own.coordination.create(record, "applications", application, "subscribers", id, ephemeral=True)
-        yield server
+        liar = Liar(own, application, id, lies)
+        yield liar
+        liar.close()

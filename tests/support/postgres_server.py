@@ -19,12 +19,14 @@ from typing import Any
 import psycopg2
 import pytest
 
+from tidings.errors import PositionsLost
 from tidings.logs import create_log
-from tidings.positions import Positions
+from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.postgres.log import PostgresLog
 
+Lost = dict[int, tuple[Position, Position]]
 ADMIN = "admin"
 DEBIAN = Path("/usr/lib/postgresql")
 SETTINGS = {
@@ -214,6 +216,25 @@ def read_all(reader: Any, after: Positions, log: Any, limit: int = 10_000) -> tu
         assert all(at <= read.upto[shard] for shard, at in after.items())
         after = read.upto
     return rows, after
+
+
+def read_on(log: Any, reader: Any, after: Positions, limit: int = 100) -> tuple[list[str], list[Lost], Positions]:
+    """What a flow would get: objects, and losses between them."""
+    head = log._slot.state().head
+    rows: list[dict[str, Any]] = []
+    losses: list[Lost] = []
+    while any(at < head for at in after.values()):
+        try:
+            read = reader.read(after, limit)
+        except PositionsLost as loss:
+            losses.append(loss.lost)
+            rows.append({"object": "loss", "seq": max(last.seq for _, last in loss.lost.values()), "index": -1})
+            after = Positions({**after, **{shard: last for shard, (_, last) in loss.lost.items()}})
+        else:
+            rows += read.rows.to_pylist()
+            after = read.upto
+    assert places(rows) == sorted(set(places(rows)))
+    return [row["object"] for row in rows], losses, after
 
 
 def places(rows: Sequence[dict[str, Any]]) -> list[tuple[int, int]]:

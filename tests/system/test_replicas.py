@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -9,7 +10,7 @@ from deltalake import write_deltalake
 
 import tidings
 from tidings.cluster import Cluster
-from tidings.errors import CoordinationUnavailable, TidingsError
+from tidings.errors import CoordinationUnavailable, LogMismatch, TidingsError
 from tidings.flow_status import status
 from tidings.flows import Flow
 from tidings.publisher.ownership import Member, Ownership, plan_ownership
@@ -44,7 +45,7 @@ class Store:
     """A table in two copies. What is written to the one comes to the other when it is copied."""
 
     def __init__(self, folder: Path) -> None:
-        self.primary, self.replica = folder / "a" / "orders", folder / "b" / "orders"
+        self.primary, self.replica = folder / "a" / "shop" / "orders", folder / "b" / "shop" / "orders"
         self.count = 0
         self.write()
         self.copy()
@@ -142,3 +143,32 @@ def test_flows_are_given_up_though_zookeeper_fails_just_then(
             store.primary.rename(store.primary.with_name("away"))
             eventually(lambda: owners(cluster) == {"p-east"}, timeout=30)
             assert len(failed) == 3
+
+
+def test_a_publisher_at_a_replica_that_no_stream_has_says_so_when_it_starts(
+    cluster: Cluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    follow(cluster, Store(tmp_path))
+    cluster.create_stream("other", 1, f"delta:{tmp_path / 'other'}")
+
+    def told(**options: Any) -> list[str]:
+        caplog.clear()
+        cluster.publisher(**options).close()
+        return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+
+    ending = "so this publisher reads nothing until one has: correct the name, or add the replica by `tidings apply`"
+    assert told(replica="esat") == [f"no stream has a replica 'esat' (replicas: east), {ending}"]
+    assert told(replica="east", streams=["other"]) == [f"none of other has a replica 'east' (replicas: none), {ending}"]
+    assert told(replica="east") == told() == []
+
+
+def test_a_replica_is_one_of_the_same_datastore(cluster: Cluster, tmp_path: Path) -> None:
+    store, other = Store(tmp_path), Store(tmp_path / "other")
+    log, options = f"delta-cdf:{store.primary}", {"key": ["id"]}
+    refused = rf"the table in {other.replica} has the id \S+, and stream 'orders' was read from "
+    with pytest.raises(LogMismatch, match=refused):
+        cluster.create_stream("orders", 2, log, options=options, replicas={"east": f"delta-cdf:{other.replica}"})
+    with pytest.raises(LogMismatch, match="no other kind of log is a replica"):
+        cluster.create_stream("orders", 2, log, options=options, replicas={"east": f"delta:{other.replica}"})
+    assert cluster.streams() == []
+    cluster.create_stream("orders", 2, log, options=options, replicas={"east": f"delta-cdf:{store.replica}"})

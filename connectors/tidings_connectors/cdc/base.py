@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pyarrow as pa
 from pydantic import ValidationError
 
-from tidings.errors import InvalidOption, InvalidPosition, LogRestored, PositionsLost
+from tidings.errors import InvalidOptions, InvalidPosition, LogRestored, PositionsLost
 from tidings.logs import Reader, Slice, open_log
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
@@ -288,20 +288,26 @@ def between(
 
 
 def options_of(model: type[Options], stream: StreamDefinition, datastore: str) -> Options:
-    """The options of a stream, checked; `InvalidOption` says what is wrong with the first that is wrong."""
+    """The options of a stream, checked; `InvalidOptions` says what is wrong with each that is wrong."""
     try:
         return model.model_validate(dict(stream.options))
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        name, known = ".".join(map(str, first["loc"])), ", ".join(sorted(model.model_fields))
-    match first["type"]:
+        found = error.errors(include_url=False, include_input=False)
+    problems = [(one["loc"], _problem(dict(one), model, stream.name, datastore)) for one in found]
+    raise InvalidOptions("; ".join(problem for _, problem in problems), problems)
+
+
+def _problem(error: dict[str, Any], model: type[SnapshotOptions], stream: str, datastore: str) -> str:
+    """What is wrong with one option."""
+    name = ".".join(map(str, error["loc"]))
+    match error["type"]:
         case "missing":
-            raise InvalidOption(f"stream {stream.name!r} tails {datastore} and needs the option {name!r}")
+            return f"stream {stream!r} tails {datastore} and needs the option {name!r}"
         case "extra_forbidden":
-            raise InvalidOption(
-                f"stream {stream.name!r} has an option {name!r}, which a log of {datastore} does not know; "
-                f"it knows {known}"
+            known = ", ".join(sorted(model.model_fields))
+            return (
+                f"stream {stream!r} has an option {name!r}, which a log of {datastore} does not know; it knows {known}"
             )
-    reason = first["msg"].removeprefix("Value error, ")
+    reason = str(error["msg"]).removeprefix("Value error, ")
     what = f"option {name!r}" if name else "the options"
-    raise InvalidOption(f"{what} of stream {stream.name!r} cannot be used: {reason[:1].lower() + reason[1:]}")
+    return f"{what} of stream {stream!r} cannot be used: {reason[:1].lower() + reason[1:]}"

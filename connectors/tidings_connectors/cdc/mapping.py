@@ -13,7 +13,8 @@ by column. What it makes of them is said by options of the stream:
 | `schemas` | none | for `avro`: the schema of each table, by `schema.table`; see `avro_payloads` |
 | `shard` | none | a column whose text says which objects share a shard; without it, the object does |
 
-A table without a key is one object, `<schema>.<table>`, and so is one that is truncated.
+A table without a key is one object, `<schema>.<table>`, and so is one that is truncated. By default no two keys have
+one name, nor have a key and a table: `changes.table_name`, `keys_of` and `_short` see to it.
 
 What may concern any shard comes to all: a truncated table, and the end of a row whose shard the datastore did not tell.
 """
@@ -41,7 +42,7 @@ from tidings.updates import (
     SCHEMA,
     shards_of,
 )
-from tidings_connectors.cdc.changes import TRUNCATE, Changes, Column
+from tidings_connectors.cdc.changes import TRUNCATE, Changes, Column, schema_part, table_part
 
 TOO_LARGE = "left out: too large"
 MAX_LISTED_BYTES = MAX_ATTRIBUTES_BYTES // 2  # of the listed columns in one row; the rest is ample for all other names
@@ -49,6 +50,7 @@ ALWAYS_ATTRIBUTES = ("schema", "table", "operation")
 TOLD_ATTRIBUTES = ("payload", "attributes")  # which say what was left out
 NO_VERSION = "left out: no whole number"
 BEFORE = "before."  # and the name of a column: what it was before
+SHORT = "/#[0-9a-f]{32}$"  # how the names end that stand for those that are too long
 ESCAPED = r'["\\\x00-\x1f]'  # what JSON does not take as it is
 
 
@@ -108,6 +110,11 @@ class RowMapping(BaseModel):
         """The columns of which it is wanted what they were before."""
         return self.attributes if self.before else ()
 
+    @property
+    def image_columns(self) -> Sequence[str]:
+        """The same, and the column of which it is good to know: the one that says the shard."""
+        return list(dict.fromkeys([*self.before_columns, *([] if self.shard is None else [self.shard])]))
+
 
 def fields(template: str) -> list[tuple[str, str | None]]:
     """The parts of a template: text, and the name that comes after it.
@@ -162,15 +169,16 @@ def _in_all(rows: pa.Table, which: npt.NDArray[np.bool_], shards: int) -> pa.Tab
 
 
 def _objects(changes: Changes, mapping: RowMapping) -> pa.StringArray:
-    whole = f"{changes.schema}.{changes.table}"
     parts: list[Any] = []
     for text, name in fields(mapping.object):
         parts.append(text)
         match name:
             case None:
                 pass
-            case "schema" | "table":
-                parts.append(getattr(changes, name))
+            case "schema":
+                parts.append(schema_part(changes.schema))
+            case "table":
+                parts.append(table_part(changes.table))
             case "key":
                 parts.append(keys_of(changes))
             case _:
@@ -179,20 +187,24 @@ def _objects(changes: Changes, mapping: RowMapping) -> pa.StringArray:
     named = pc.binary_join_element_wise(*parts, "", null_handling="emit_null")
     # A table without a key, a truncated one, or a name that would be made from a NULL.
     keyless = pc.or_(pc.equal(changes.operations, TRUNCATE), pa.scalar(not changes.key and "{key}" in mapping.object))
-    named = pc.fill_null(pc.if_else(keyless, whole, named), whole)
-    if pc.any(pc.greater(pc.binary_length(named), MAX_OBJECT_BYTES)).as_py():
-        long = [name if len(name.encode()) <= MAX_OBJECT_BYTES else _short(whole, name) for name in named.to_pylist()]
-        named = pa.array(long, pa.string())
+    named = pc.fill_null(pc.if_else(keyless, changes.name, named), changes.name)
+    odd = pc.greater(pc.binary_length(named), MAX_OBJECT_BYTES)
+    if pc.any(alike := pc.match_substring(named, "/#")).as_py():
+        odd = pc.or_(odd, pc.and_(alike, pc.match_substring_regex(named, SHORT)))
+    if pc.any(odd).as_py():
+        short = [_short(changes.name, name) for name in named.filter(odd).to_pylist()]
+        named = pc.replace_with_mask(named, odd, pa.array(short, pa.string()))
     return named
 
 
-def _short(whole: str, name: str) -> str:
-    """A name for an object whose own is too long."""
-    return f"{whole}/#{xxhash.xxh3_128_hexdigest(name.encode())}"
+def _short(table: str, name: str) -> str:
+    """A name for an object whose own is too long, or looks like one of these."""
+    return f"{table}/#{xxhash.xxh3_128_hexdigest(name.encode())}"
 
 
 def keys_of(changes: Changes) -> pa.StringArray:
-    """The key as text; if it has several columns, with commas between them and none within."""
+    """The key as text; if it has several columns, with commas between them and none within. A key with a NULL tells no
+    row from another, and is none."""
     values = [changes.column(name).values for name in changes.key]
     if not values:
         return pa.nulls(len(changes), pa.string())
@@ -223,7 +235,8 @@ def _attributes(
     }
     there = {column.name for column in changes.columns}
     columns = {name: changes.column(name).values for name in mapping.attributes if name in there}
-    columns |= {BEFORE + column.name: column.values for column in changes.before}
+    wanted = [column for column in changes.before if column.name in mapping.before_columns]
+    columns |= {BEFORE + column.name: column.values for column in wanted}
     listed, left_out = _fitting(columns)
     given |= listed
     if left_out is not None:

@@ -38,7 +38,7 @@ from tidings.errors import LogUnavailable, TidingsError
 from tidings.positions import START, Bounds, Position
 from tidings.storage import durable
 from tidings.updates import SCHEMA
-from tidings_connectors.cdc.changes import SNAPSHOT, Changes, Column
+from tidings_connectors.cdc.changes import SNAPSHOT, Changes, Column, table_name
 from tidings_connectors.cdc.mapping import RowMapping, updates_of
 from tidings_connectors.cdc.snapshot_note import LATE_BASE, Chunk, Note, SnapshotRun, TableProgress
 
@@ -419,7 +419,7 @@ class StreamSnapshot:
 
 
 def _name(table: SourceTable) -> str:
-    return f"{table.schema}.{table.table}"
+    return table_name(table.schema, table.table)
 
 
 def _changes(table: SourceTable, columns: Sequence[Column], run: SnapshotRun, time: datetime) -> Changes:

@@ -28,7 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.errors import InvalidOption, InvalidPosition, LogMismatch, LogUnavailable
+from tidings.errors import InvalidOption, InvalidOptions, InvalidPosition, LogMismatch, LogUnavailable
 from tidings.filters import Equals, Filter, Not
 from tidings.logs import UNKNOWN_ENDS, Appended, LogSizes, Slice, TailReader, Transaction, check_held, resolve_path
 from tidings.positions import Bounds, Position, Positions
@@ -73,10 +73,15 @@ class DeltaLog:
         self.maintenance = Maintenance(table, stream)
 
     @classmethod
+    def preflight(cls, location: str, stream: StreamDefinition) -> None:
+        """As `tidings.log_checks` has it; a log that is not there yet tells nothing."""
+        _check_options(stream)
+        with _translating_errors(stream.name, location):
+            SegmentTable.check_place(_folder(location), stream.name, stream.shards)
+
+    @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> DeltaLog:
-        if stream.options:
-            given = ", ".join(sorted(stream.options))
-            raise InvalidOption(f"stream {stream.name!r} has options ({given}), and a log of ours takes none")
+        _check_options(stream)
         with _translating_errors(stream.name, location):
             retention = Retention.of(stream)
             return cls(SegmentTable.create(_folder(location), stream.name, stream.shards, retention), stream)
@@ -410,6 +415,14 @@ def _first(batches: Iterator[pa.RecordBatch], max_bytes: int) -> Iterator[pa.Rec
 
 def _positions(offsets: Offsets) -> Positions:
     return Positions({shard: Position(seq) for shard, seq in enumerate(offsets.tolist())})
+
+
+def _check_options(stream: StreamDefinition) -> None:
+    if given := sorted(stream.options):
+        raise InvalidOptions(
+            f"stream {stream.name!r} has options ({', '.join(given)}), and a log of ours takes none",
+            [((name,), "a log of ours takes no options") for name in given],
+        )
 
 
 def _folder(location: str) -> Path:

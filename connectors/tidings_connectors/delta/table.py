@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -50,12 +51,25 @@ class SegmentTable:
         self._snapshot = self._load()
 
     @classmethod
+    def check_place(cls, folder: Path, stream: str, shards: int) -> None:
+        """Raise unless the table could be made in this folder, or was made there for this stream."""
+        if (folder / "_delta_log").exists():
+            cls(folder, stream, shards)
+        elif folder.exists() and any(folder.iterdir()):
+            raise LogMismatch(f"{folder} is not empty and holds no log; name another folder for stream {stream!r}")
+        there = next(one for one in (folder, *folder.parents) if one.exists())
+        if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+            raise LogUnavailable(
+                f"the log of stream {stream!r} in {folder} cannot be made, since {there} is no folder that can be "
+                "written to: name another one"
+            )
+
+    @classmethod
     def create(cls, folder: Path, stream: str, shards: int, retention: Retention) -> SegmentTable:
         """Make the table, or open the one that was made for this stream."""
         from deltalake.exceptions import DeltaError
 
-        if folder.exists() and not (folder / "_delta_log").exists() and any(folder.iterdir()):
-            raise LogMismatch(f"{folder} is not empty and holds no log; name another folder for stream {stream!r}")
+        cls.check_place(folder, stream, shards)
         configuration = {
             "tidings.stream": stream,
             "tidings.shards": str(shards),

@@ -47,6 +47,13 @@ class DeltaCdfLog(TailedLogBase):
         self._use_snapshots(DeltaRows(self._table, options.key), stream.name)
 
     @classmethod
+    def preflight(cls, location: str, stream: StreamDefinition) -> dict[str, Any]:
+        """As `tidings.log_checks` has it."""
+        log = cls._unopened(location, stream)
+        check_table(log._table, log._options)
+        return log.origin()
+
+    @classmethod
     def create(cls, location: str, stream: StreamDefinition) -> DeltaCdfLog:
         """There is nothing to make but a snapshot, if one is wanted: the table is there."""
         log = cls._unopened(location, stream)

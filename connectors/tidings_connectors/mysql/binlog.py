@@ -11,7 +11,7 @@ import contextlib
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -55,6 +55,16 @@ OPERATIONS = dict.fromkeys(INSERTS, INSERT) | dict.fromkeys(UPDATES, UPDATE) | d
 LONG_HEADERS = frozenset((30, 31, 32, 169, 170, 171))
 COMPRESSED_ROWS = frozenset(range(166, 172))
 STATEMENTS = frozenset((QUERY, LOAD_QUERY, COMPRESSED_QUERY))
+
+
+class _EveryTable:
+    """All tables that there are."""
+
+    def __contains__(self, table: object) -> bool:
+        return True
+
+
+EVERY_TABLE: Container[Table] = _EveryTable()
 
 
 class Begin(NamedTuple):
@@ -124,7 +134,7 @@ class Feed:
     been written when the server was set up otherwise.
     """
 
-    def __init__(self, place: Place, state: GtidState, first: Gtid, watched: frozenset[Table], server_id: int) -> None:
+    def __init__(self, place: Place, state: GtidState, first: Gtid, watched: Container[Table], server_id: int) -> None:
         self._place = place
         self._first = first
         self._watched = watched
@@ -238,7 +248,7 @@ class Feed:
 class _Tables:
     """The watched tables that one log has described."""
 
-    def __init__(self, watched: frozenset[Table]) -> None:
+    def __init__(self, watched: Container[Table]) -> None:
         self._watched = watched
         self._known: dict[bytes, Shape | UnreadRows | None] = {}  # by the bytes that describe them
         self._by_id: dict[bytes, Shape | UnreadRows | None] = {}

@@ -15,6 +15,8 @@ from tidings_connectors.mysql.client_library import pymysql
 from tidings_connectors.mysql.options import Place
 
 ACCESS_DENIED = 1045
+DATABASE_MISSING = 1049
+COLUMN_MISSING = 1054
 TABLE_DENIED = frozenset((1142, 1143))  # it, or some of its columns
 TABLE_MISSING = 1146
 PRIVILEGE_MISSING = 1227
@@ -22,6 +24,17 @@ POSITION_GONE = 1236
 CONNECTION_ERRORS = frozenset((1053, 1077, 1078, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055))
 """The connection broke, or the server is shutting down: to ask again, over a new one, is worth it."""
 UNREACHABLE = frozenset((2002, 2003, 2005))
+CURES = {
+    1040: "SET GLOBAL max_connections = @@GLOBAL.max_connections + 50",
+    1129: "FLUSH HOSTS",
+    1130: "CREATE USER {user} IDENTIFIED BY '<password>'",
+    1203: "SET GLOBAL max_user_connections = 0",
+    1226: "ALTER USER {user} WITH MAX_USER_CONNECTIONS 0",
+    1820: "ALTER USER {user} IDENTIFIED BY '<password>'",
+    4151: "ALTER USER {user} ACCOUNT UNLOCK",
+}
+"""What mends a refusal, by its number: too many connections, of all or of this user, a host that is not let in, a
+password that has expired, an account that is locked."""
 QUERY_TIMEOUT_S = 30.0
 
 
@@ -93,11 +106,16 @@ def explained(place: Place, error: Exception) -> ServerError:
     code = number(error)
     if code == ACCESS_DENIED:
         text = (
-            f"MariaDB at {place} does not let user {place.user!r} in with the password of MYSQL_PWD or of the option "
-            f"file: set the right one, or ALTER USER {quoted(place.user)} IDENTIFIED BY '<password>'"
+            f"MariaDB at {place} does not let user {place.user!r} in ({_words(error)}): give the right password by "
+            "MYSQL_PWD or an option file; if the account wants TLS, name ssl-ca in an option file; if there is none, "
+            f"CREATE USER {quoted(place.user)} IDENTIFIED BY '<password>'; to set its password, ALTER USER "
+            f"{quoted(place.user)} IDENTIFIED BY '<password>'"
         )
     elif code in UNREACHABLE:
-        text = f"MariaDB at {place} cannot be reached: {_words(error)}"
+        text = f"MariaDB at {place} cannot be reached ({_words(error)}): start it, or correct the address"
+    elif code in CURES:
+        cure = CURES[code].format(user=quoted(place.user))
+        text = f"MariaDB at {place} refuses with error {code} ({_words(error)}): {cure}"
     elif code in CONNECTION_ERRORS or code == 0:
         text = f"the connection to MariaDB at {place} broke: {_words(error)}"
     else:

@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any
 
 import xxhash
@@ -29,7 +29,7 @@ from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc import base
 from tidings_connectors.cdc.base import TailedLogBase
-from tidings_connectors.mysql.binlog import Feed, first_gtid
+from tidings_connectors.mysql.binlog import EVERY_TABLE, Feed, first_gtid
 from tidings_connectors.mysql.connection import POSITION_GONE, MysqlConnection, ServerError
 from tidings_connectors.mysql.mariadb_gtid import (
     Gtid,
@@ -41,8 +41,10 @@ from tidings_connectors.mysql.mariadb_gtid import (
 )
 from tidings_connectors.mysql.options import MysqlOptions, Place, place_of
 from tidings_connectors.mysql.origin import (
+    MysqlNewest,
     ReadHistory,
     ReadTransaction,
+    check_newest,
     check_origin,
     read_transaction,
     transaction_with_rows,
@@ -51,12 +53,16 @@ from tidings_connectors.mysql.preflight import check_order, check_server
 from tidings_connectors.mysql.prepared import find_prepared
 from tidings_connectors.mysql.reader import MysqlReader
 from tidings_connectors.mysql.snapshot import MysqlTables
+from tidings_connectors.mysql.statements import Table
+from tidings_connectors.mysql.tables import check_tables
 
 if TYPE_CHECKING:
     from tidings.stream_definition import StreamDefinition
 
 BOUNDS_MAX_AGE_S = 0.2  # for which they are not asked for again
 REMEMBERED_STATES = 64  # of those that readers have met
+REPLICATION_PATIENCE_S = 10.0  # with a replica that is to prove itself, and is not as far yet
+REPLICATION_POLL_INTERVAL_S = 0.1
 FIRST_GENERATED_SERVER_ID = 2**31  # people number theirs from 1
 
 _readers = itertools.count()
@@ -93,6 +99,19 @@ class MysqlLog(TailedLogBase):
         return cls._made(location, stream, cls._begin)
 
     @classmethod
+    def preflight(cls, location: str, stream: StreamDefinition) -> dict[str, Any] | None:
+        """As `tidings.log_checks` has it; the newest transaction is looked for only if a replica is to be proven."""
+        with contextlib.closing(cls._made(location, stream, cls._check_tables)) as log:
+            return log.origin_now() if stream.replicas else None
+
+    @classmethod
+    def claims(cls, location: str, stream: StreamDefinition) -> set[str]:
+        """As `tidings.log_checks` has it: each table of a domain."""
+        with contextlib.closing(cls._unopened(location, stream)) as log:
+            domain = f" in domain {log.options.domain}" if log.options.domain else ""
+            return {f"table {name} of MariaDB at {log._place}{domain}" for name in log.options.tables}
+
+    @classmethod
     def open(cls, location: str, stream: StreamDefinition) -> MysqlLog:
         return cls._made(location, stream, cls._resume_snapshot)
 
@@ -113,9 +132,13 @@ class MysqlLog(TailedLogBase):
 
     def _begin(self) -> None:
         check_order(self._connection)
+        self._check_tables()
+        self._take_snapshot()
+
+    def _check_tables(self) -> None:
+        check_tables(self._connection, self.options, self.stream_name)
         if self._snapshot is not None:
             self._tables.check()  # even if one is only taken when something is lost: that is too late to be told
-            self._take_snapshot()
 
     def bounds(self) -> dict[int, Bounds]:
         """What is held. Where there is a snapshot, it begins there: what came before in the server's log is in it."""
@@ -137,10 +160,17 @@ class MysqlLog(TailedLogBase):
         found = {"last": str(history.last), "quiet": str(history.quiet)}
         return found if rows is None else {**found, "rows_of": str(rows.gtid), "rows": rows.rows}
 
+    def origin_now(self) -> dict[str, Any] | None:
+        """What the log is known by if nobody has read it yet: its newest transaction; None if there is none."""
+        return self.origin() or self._newest()
+
     @classmethod
     def prove(cls, location: str, stream: StreamDefinition, known: Mapping[str, Any], passed: Positions) -> None:
         with contextlib.closing(cls._unopened(location, stream)) as log:
             check_server(log._connection, log._server_id())
+            if "newest" in known:
+                log._check_newest(MysqlNewest(known["newest"], known["whole"]))
+                return
             read = max((at.seq - (at.index < 0) for at in passed.values()), default=0)
             check_origin(log._place, known, read, log._held_transaction, log._with_rows)
 
@@ -157,12 +187,23 @@ class MysqlLog(TailedLogBase):
         super().close()
         self._connection.close()
 
-    def _held_transaction(self, seq: int) -> ReadTransaction | None:
+    def _newest(self) -> dict[str, Any] | None:
+        held = self._logged(0)
+        seq = held.head.seq - 1
+        found = self._transaction(seq, whole=True) if held.floor < held.head else None
+        return None if found is None else MysqlNewest(str(found.gtid), found.rows)._asdict()
+
+    def _check_newest(self, known: MysqlNewest) -> None:
+        (gtid,) = parse_state(known.newest).values()
+        deadline = time.monotonic() + REPLICATION_PATIENCE_S
+        while after_transaction(gtid.seq) > self._logged(0).head and time.monotonic() < deadline:
+            time.sleep(REPLICATION_POLL_INTERVAL_S)
+        check_newest(self._place, known, self._held_transaction(gtid.seq, whole=True))
+
+    def _held_transaction(self, seq: int, *, whole: bool = False) -> ReadTransaction | None:
         """A transaction of the log."""
         self._check_held(seq)
-        feed, _ = self.open_feed(seq)
-        with contextlib.closing(feed):
-            return read_transaction(feed, self.options.domain, seq)
+        return self._transaction(seq, whole=whole)
 
     def _check_held(self, seq: int) -> None:
         """Raise if the log does not come to a transaction, or does not hold it any more."""
@@ -170,7 +211,7 @@ class MysqlLog(TailedLogBase):
         if after_transaction(seq) > held.head:
             raise LogMismatch(
                 f"the binary log of MariaDB at {self._place} ends with transaction {held.head.seq - 1}, and the stream "
-                f"has read {seq}: wait until it is as far; if it is an older copy, make a new stream"
+                f"is at {seq}: wait until it is as far; if it is another server, or an older copy, make a new stream"
             )
         if seq < held.floor.seq:
             raise LogMismatch(
@@ -187,9 +228,14 @@ class MysqlLog(TailedLogBase):
         with contextlib.closing(feed):
             return transaction_with_rows(feed, self.options.domain, upto)
 
+    def _transaction(self, seq: int, *, whole: bool = False) -> ReadTransaction | None:
+        feed, _ = self.open_feed(seq, EVERY_TABLE if whole else self.options.watched)
+        with contextlib.closing(feed):
+            return read_transaction(feed, self.options.domain, seq, whole=whole)
+
     # What readers need
 
-    def open_feed(self, seq: int) -> tuple[Feed, GtidState]:
+    def open_feed(self, seq: int, watched: Container[Table] | None = None) -> tuple[Feed, GtidState]:
         """The log from this transaction on, or from one before it, and the state that it comes after."""
         check_server(self._connection, self._server_id())  # it may be set up otherwise by now
         with self._lock:
@@ -200,15 +246,15 @@ class MysqlLog(TailedLogBase):
             state = written if state is None or seq_in(written, self.options.domain) > known else state
         if seq_in(state, self.options.domain) >= max(seq, 1):
             raise ServerError(f"MariaDB at {self._place} has just purged transaction {seq}", POSITION_GONE)
-        return self._feed(state, Gtid(self.options.domain, 0, seq)), state
+        return self._feed(state, Gtid(self.options.domain, 0, seq), watched), state
 
     def open_prepared(self, xid: str, end: Gtid) -> Feed | None:
         """The log from where an XA transaction was prepared; None if that is gone."""
         place = find_prepared(self._place, self._files(), self._state_at, xid, end, self._server_id)
         return None if place is None else self._feed(place.state, place.gtid)
 
-    def _feed(self, state: GtidState, first: Gtid) -> Feed:
-        feed = Feed(self._place, state, first, self.options.watched, self._server_id())
+    def _feed(self, state: GtidState, first: Gtid, watched: Container[Table] | None = None) -> Feed:
+        feed = Feed(self._place, state, first, watched or self.options.watched, self._server_id())
         with self._lock:
             self._feeds.add(feed)
         return feed

@@ -8,6 +8,7 @@ any.
 
 from __future__ import annotations
 
+import configparser
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,12 +70,27 @@ class Place:
         """What PyMySQL needs to connect, the password among it: never to be printed."""
         settings: dict[str, Any] = {"host": self.host, "port": self.port, "user": self.user, "charset": "utf8mb4"}
         if self.defaults_file is not None:
-            if not Path(self.defaults_file).is_file():
-                raise InvalidOption(f"option 'defaults_file' names {self.defaults_file!r}, which is no file here")
+            _check_option_file(self.defaults_file)
             settings["read_default_file"] = self.defaults_file
         if password := os.environ.get("MYSQL_PWD"):
             settings["password"] = password
         return settings
+
+
+def _check_option_file(name: str) -> None:
+    """Raise unless an option file can be read. What is wrong in it is not shown, as there is a password in it."""
+    named = f"option 'defaults_file' names {name!r}, which"
+    if not Path(name).is_file():
+        raise InvalidOption(f"{named} is no file here")
+    try:
+        with open(name) as file:
+            configparser.RawConfigParser(allow_no_value=True).read_file(file)  # as the client library does it
+    except OSError as error:
+        raise InvalidOption(f"{named} cannot be read: {error.strerror or error}") from None
+    except (configparser.Error, UnicodeDecodeError):
+        raise InvalidOption(
+            f"{named} is no option file: begin it with [client], and write name = value below"
+        ) from None
 
 
 def place_of(location: str, options: MysqlOptions) -> Place:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from tidings.errors import LogMismatch, LogUnavailable
-from tidings_connectors.mysql.binlog import Begin, End, Feed, Rows
+from tidings_connectors.mysql.binlog import Begin, End, Feed, Rows, Statement
 from tidings_connectors.mysql.mariadb_gtid import Gtid, parse_state
 from tidings_connectors.mysql.options import Place
 
@@ -24,17 +24,22 @@ PATIENCE_S = 60.0  # with a log that is read from the beginning of its file
 
 
 class RowsDigest:
-    """A digest of the rows of a transaction, wherever a server cuts them into events."""
+    """A digest of the rows of a transaction, wherever a server cuts them into events; and of texts, if any."""
 
     def __init__(self) -> None:
-        self._digest, self._left = xxhash.xxh3_128(), DIGEST_BYTES
+        self._digest, self._left, self._any = xxhash.xxh3_128(), DIGEST_BYTES, False
 
     def add(self, rows: Rows) -> None:
         self._digest.update(rows.data[: self._left])
         self._left -= min(self._left, len(rows.data))
+        self._any |= bool(rows.data)
+
+    def add_text(self, text: str) -> None:
+        self._digest.update(text.encode(errors="surrogateescape"))
+        self._any = True
 
     def __str__(self) -> str:
-        return str(self._digest.hexdigest()) if self._left < DIGEST_BYTES else ""
+        return str(self._digest.hexdigest()) if self._any else ""
 
 
 class ReadTransaction(NamedTuple):
@@ -52,9 +57,12 @@ class ReadHistory(NamedTuple):
     quiet: int
 
 
-def read_transaction(feed: Feed, domain: int, seq: int) -> ReadTransaction | None:
-    """The transaction of this number; None if the log has none, or does not come to it in time."""
-    found = next((one for one in _transactions(feed, domain) if one.gtid.seq >= seq), None)
+def read_transaction(feed: Feed, domain: int, seq: int, *, whole: bool = False) -> ReadTransaction | None:
+    """The transaction of this number; None if the log has none, or does not come to it in time.
+
+    If it is to be read as a whole, the digest is also of when it was written, and of its statements.
+    """
+    found = next((one for one in _transactions(feed, domain, whole) if one.gtid.seq >= seq), None)
     return found if found is not None and found.gtid.seq == seq else None
 
 
@@ -68,7 +76,7 @@ def transaction_with_rows(feed: Feed, domain: int, last: int) -> ReadTransaction
     )
 
 
-def _transactions(feed: Feed, domain: int) -> Iterator[ReadTransaction]:
+def _transactions(feed: Feed, domain: int, whole: bool = False) -> Iterator[ReadTransaction]:
     """The transactions of a domain, for as long as one has patience."""
     begun: Gtid | None = None
     digest, deadline = RowsDigest(), time.monotonic() + PATIENCE_S
@@ -76,6 +84,10 @@ def _transactions(feed: Feed, domain: int) -> Iterator[ReadTransaction]:
         for item in feed.take(1.0):
             if isinstance(item, Begin):
                 begun, digest = item.gtid, RowsDigest()
+                if whole:
+                    digest.add_text(str(item.time))
+            elif whole and isinstance(item, Statement):
+                digest.add_text(item.text)
             elif isinstance(item, Rows):
                 digest.add(item)
             elif isinstance(item, End) and begun is not None and begun.domain == domain:
@@ -90,6 +102,22 @@ class MysqlOrigin(NamedTuple):
     rows_of: str
     rows: str
     quiet: str
+
+
+class MysqlNewest(NamedTuple):
+    """What a log is known by that nobody has read: its newest transaction, and a digest of all that is in it."""
+
+    newest: str
+    whole: str
+
+
+def check_newest(place: Place, known: MysqlNewest, found: ReadTransaction | None) -> None:
+    """Raise unless this is the transaction that is known, in the log of another server."""
+    if found is None or (str(found.gtid), found.rows) != known:
+        raise LogMismatch(
+            f"MariaDB at {place} has {'nothing' if found is None else f'{found.gtid} ({found.rows})'} "
+            f"where the log of the stream has {known.newest} ({known.whole}): it is no replica of it, so name one"
+        )
 
 
 def check_origin(

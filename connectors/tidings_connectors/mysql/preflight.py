@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from tidings.errors import LogUnavailable
 from tidings_connectors.mysql.binlog import probe
-from tidings_connectors.mysql.connection import PRIVILEGE_MISSING, MysqlConnection, ServerError, account
+from tidings_connectors.mysql.connection import PRIVILEGE_MISSING, MysqlConnection, ServerError, account, quoted
 
 SETTINGS = {
     "binlog_format": ("ROW", "rows that changed are not in the binary log"),
@@ -33,13 +33,16 @@ def check_server(connection: MysqlConnection, server_id: int) -> None:
             "option file"
         )
     values = dict(connection.ask("SHOW GLOBAL VARIABLES WHERE variable_name IN %s", tuple(SETTINGS)))
-    for name, (needed, wrong) in SETTINGS.items():
+    for name in SETTINGS:
         if name not in values:
             raise LogUnavailable(f"MariaDB {version} at {place} is too old, as it has no {name}: 10.5 is the oldest")
-        if values[name] != needed:
-            raise LogUnavailable(
-                f"MariaDB at {place} has {name} = {values[name]}, so {wrong}: SET GLOBAL {name} = '{needed}'"
-            )
+    if wrong := [name for name, (needed, _) in SETTINGS.items() if values[name] != needed]:
+        has = ", ".join(f"{name} = {values[name]}" for name in wrong)
+        reason = ", and ".join(SETTINGS[name][1] for name in wrong)
+        cure = ", ".join(f"{name} = {quoted(SETTINGS[name][0])}" for name in wrong)
+        raise LogUnavailable(
+            f"MariaDB at {place} has {has}, so {reason}: set it in its option file, and SET GLOBAL {cure}"
+        )
     _check_privileges(connection, user, server_id)
 
 
@@ -59,13 +62,16 @@ def _check_privileges(connection: MysqlConnection, user: str, server_id: int) ->
         "BINLOG MONITOR": lambda: connection.ask("SHOW BINARY LOGS"),
         "REPLICATION SLAVE": lambda: probe(connection.place, server_id),
     }
+    missing = []
     for privilege, attempt in tries.items():
         try:
             attempt()
         except ServerError as error:
             if error.code != PRIVILEGE_MISSING:
                 raise
-            raise LogUnavailable(
-                f"user {user.rpartition('@')[0]!r} of MariaDB at {connection.place} may not read the binary log: "
-                f"GRANT {privilege} ON *.* TO {account(user)}"
-            ) from error
+            missing.append(privilege)
+    if missing:
+        raise LogUnavailable(
+            f"user {user.rpartition('@')[0]!r} of MariaDB at {connection.place} may not read the binary log: "
+            f"GRANT {', '.join(missing)} ON *.* TO {account(user)}"
+        )

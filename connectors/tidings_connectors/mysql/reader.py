@@ -13,7 +13,7 @@ from tidings.errors import LogUnavailable, PositionsLost
 from tidings.logs import Read, ends
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
-from tidings_connectors.cdc.mapping import updates_of
+from tidings_connectors.cdc.moved_rows import updates_with_ends
 from tidings_connectors.cdc.positions import later
 from tidings_connectors.mysql.binlog import Begin, End, Feed, Item, Resolution, UnreadRows, size_of
 from tidings_connectors.mysql.connection import POSITION_GONE, ServerError
@@ -135,7 +135,7 @@ class MysqlReader:
         self._source.remember(sequencer.state)
         gathered = sequencer.gathered()
         options, shards = self._source.options, self._source.shards
-        rows = ordered([updates_of(one, options, shards) for one in gathered.changes])
+        rows = ordered([updates_with_ends(one, options, shards) for one in gathered.changes])
         if (history := sequencer.history) is not None:
             self._source.note_history(history)
         return Unread(rows, gathered.losses)

@@ -127,7 +127,7 @@ class Draft:
     """Changes of one table, gathered row by row."""
 
     shape: Shape
-    before_columns: Sequence[str] = ()
+    mapping: RowMapping | None = None
     images: list[Image] = field(default_factory=list)
     before: list[Image | None] = field(default_factory=list)
     operations: list[str] = field(default_factory=list)
@@ -161,7 +161,8 @@ class Draft:
                     )
                     if not HIDDEN.fullmatch(name)
                 ]
-                before = [self._column_before(name) for name in shape.names if name in self.before_columns]
+                known = self.mapping.image_columns if self.mapping else ()
+                before = [self._column_before(name) for name in shape.names if name in known]
             except UnreadableRows as error:
                 for place in reversed(error.places):
                     lose(Position(self.seqs[place], self.indexes[place]), str(error))
@@ -187,18 +188,25 @@ class Draft:
         place = self.shape.names.index(name)
         reading = self.shape.readings[place]
         values = [None if image is None else image[place] for image in self.before]
-        if unknown := [at for at, value in enumerate(values) if value is UNKNOWN]:
+        unknown = [at for at, value in enumerate(values) if value is UNKNOWN]
+        if unknown and self.mapping and name in self.mapping.before_columns:
             raise UnreadableRows(
                 f"what column {name!r} of table {self.shape.schema}.{self.shape.table} was before is not in the "
                 "binary log: see that no session has another binlog_row_image than FULL",
                 unknown,
             )
+        for at in unknown:
+            values[at] = None
+        nothing = np.array([image is None for image in self.before])
+        nothing[unknown] = True
         try:
-            return Column(name, reading.text(values), reading.kind)
+            texts = reading.text(values)
         except UndecodableValues as error:  # the row that had it was lost, so nobody knows it by this value
             for at in error.places:
                 values[at] = None
-            return Column(name, reading.text(values), reading.kind)
+            nothing[error.places] = True
+            texts = reading.text(values)
+        return Column(name, texts, reading.kind, pa.array(nothing))
 
 
 def changed(draft: Draft, operation: str, data: bytes, *present: bytes) -> list[Change]:

@@ -218,7 +218,7 @@ class Sequencer:
     def _gather(self, rows: Rows, begun: Begin) -> None:
         draft = self._drafts.get(rows.shape)
         if draft is None:
-            draft = self._drafts[rows.shape] = Draft(rows.shape, self._options.before_columns)
+            draft = self._drafts[rows.shape] = Draft(rows.shape, self._options)
         found = self._changed(draft, rows, begun)
         first, self._index = self._index, self._index + len(found)
         if begun.gtid.seq == self._start.seq and (passed := self._start.index + 1 - first) > 0:

@@ -75,7 +75,7 @@ class MysqlTable:
 
     def _query(self, last: list[str] | None) -> str:
         names = ", ".join(form.select.format(quoted_name(name)) for name, form in self.columns.items())
-        query = f"SELECT {names} FROM {_sql_name(self.schema, self.table)}"
+        query = f"SELECT {names} FROM {sql_name(self.schema, self.table)}"
         if self.versioned:
             query += " FOR SYSTEM_TIME ALL"  # what rows were before is rows too, in the log
         query = query.replace("%", "%%")
@@ -162,13 +162,13 @@ class MysqlTables:
                 if engine != "InnoDB":
                     raise LogUnavailable(
                         f"a snapshot needs tables of InnoDB, and {schema}.{table} of MariaDB at {self._place} is of "
-                        f"{engine}: ALTER TABLE {_sql_name(schema, table)} ENGINE = InnoDB"
+                        f"{engine}: ALTER TABLE {sql_name(schema, table)} ENGINE = InnoDB"
                     )
                 yield schema, table, kind
 
     def _may_read(self, schema: str, table: str) -> bool:
         """Whether a table is there; raise if it may not be read."""
-        name = _sql_name(schema, table)
+        name = sql_name(schema, table)
         try:
             self._connection.ask(f"SELECT * FROM {name} LIMIT 0")
         except ServerError as error:
@@ -198,7 +198,7 @@ class MysqlTables:
     def _key(self, schema: str, table: str, keyed: set[str]) -> tuple[str, list[str], bool]:
         """The index that the log takes for the primary key, its columns, and whether it has them whole and upwards."""
         parts: dict[str, list[tuple[str, bool]]] = {}
-        for row in self._connection.ask(f"SHOW INDEX FROM {_sql_name(schema, table)}"):
+        for row in self._connection.ask(f"SHOW INDEX FROM {sql_name(schema, table)}"):
             _, _, index, _, name, collation, _, length, *_ = row
             parts.setdefault(index, []).append((name, collation == "A" and length is None))
         for index, columns in parts.items():
@@ -245,7 +245,8 @@ def _cut(cursor: Any) -> Iterator[list[tuple[bytes | None, ...]]]:
         yield rows
 
 
-def _sql_name(schema: str, table: str) -> str:
+def sql_name(schema: str, table: str) -> str:
+    """The name of a table as SQL has it."""
     return f"{quoted_name(schema)}.{quoted_name(table)}"
 
 

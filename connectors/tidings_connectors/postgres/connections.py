@@ -43,6 +43,7 @@ SETTINGS = " ".join(
     )
 )
 CONNECT_TIMEOUT_S = 10  # if the address does not say
+ANY_DATABASE = "postgres"  # which initdb makes, for questions of the whole server
 # So that one who waits for a host that is gone hears of it in half a minute, and not in hours; if the address does not
 # say otherwise.
 KEEPALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
@@ -109,10 +110,34 @@ class PostgresServer:
                 raise LogUnavailable(
                     f"PostgreSQL at {self} does not answer ({words}): start it, or correct the address"
                 ) from None
+            if (wrong := self._wrong_database()) is not None:
+                raise LogUnavailable(wrong) from None
             raise LogUnavailable(
                 f"PostgreSQL at {self} refuses the connection ({words}): if it is the password, give the right one in "
-                f"PGPASSWORD, a passfile or a service, or set it by ALTER ROLE {self._role()} PASSWORD '...'"
+                "PGPASSWORD, a passfile or a service; to set it, or if the role may not log in, or not so often, ALTER "
+                f"ROLE {self._role()} LOGIN CONNECTION LIMIT -1 PASSWORD '...'"
             ) from None
+
+    def _wrong_database(self) -> str | None:
+        """What is wrong with the database that the address names, if the server lets us into another one."""
+        name = self._parameters.get("dbname")
+        if name in (None, ANY_DATABASE):
+            return None
+        other = make_dsn(**{**self._parameters, "dbname": ANY_DATABASE, "connect_timeout": CONNECT_TIMEOUT_S})
+        with (
+            contextlib.suppress(psycopg2.Error),
+            contextlib.closing(psycopg2.connect(other)) as connection,
+            connection.cursor() as cursor,
+        ):
+            cursor.execute("SELECT has_database_privilege(oid, 'CONNECT') FROM pg_database WHERE datname = %s", (name,))
+            match cursor.fetchall():
+                case []:
+                    cure = f"correct the address, or CREATE DATABASE {quoted_name(name)}"
+                    return f"PostgreSQL at {self} has no database {name!r}: {cure}"
+                case [(False,)]:
+                    cure = f"GRANT CONNECT ON DATABASE {quoted_name(name)} TO {self._role()}"
+                    return f"the role of PostgreSQL at {self} may not connect to database {name!r}: {cure}"
+        return None
 
     def _role(self) -> str:
         return quoted_name(self._parameters.get("user") or "...")

@@ -266,9 +266,15 @@ class _Rows:
         if not self._before:
             return []
         renamed = (self._tags == UPDATED) & (self.counts[self._member] == 2)
-        rows = pa.array(self._member, mask=(self._tags == INSERTED) | renamed)
+        nothing = (self._tags == INSERTED) | renamed
+        rows = pa.array(self._member, mask=nothing)
         return [
-            Column(field.name, as_json(texts.array(self._data), field.kind).take(rows), field.kind)
+            Column(
+                field.name,
+                as_json(texts.array(self._data), field.kind).take(rows),
+                field.kind,
+                pa.array(nothing | (texts.kinds[self._member] == UNCHANGED)),
+            )
             for field, texts in self._before
         ]
 

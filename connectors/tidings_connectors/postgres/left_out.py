@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from tidings.errors import InvalidOption, PositionsLost
 from tidings.positions import Position, Positions
-from tidings_connectors.cdc.changes import INSERT, Changes, Column, Kind
+from tidings_connectors.cdc.changes import INSERT, Changes, Column, Kind, table_name
 from tidings_connectors.cdc.mapping import RowMapping, updates_of
 from tidings_connectors.cdc.positions import RowsLeftOut
 from tidings_connectors.postgres.connections import quoted_name
@@ -44,7 +44,7 @@ class TableForm(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.schema}.{self.table}"
+        return table_name(self.schema, self.table)
 
 
 def form_of(changes: Changes) -> TableForm:

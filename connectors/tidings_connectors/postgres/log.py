@@ -64,9 +64,7 @@ class PostgresLog(TailedLogBase):
     def create(cls, location: str, stream: StreamDefinition) -> PostgresLog:
         log = cls._unopened(location, stream)
         with log._closed_on_error():
-            there = log._slot.there()
-            log._check(slots=1 if there else 2)
-            log._tables.check()
+            there = log._check_new()
             with contextlib.ExitStack() as failed:
                 if not there:
                     failed.callback(log._slot.drop)
@@ -78,8 +76,20 @@ class PostgresLog(TailedLogBase):
             return log
 
     @classmethod
+    def preflight(cls, location: str, stream: StreamDefinition) -> dict[str, Any]:
+        """As `tidings.log_checks` has it."""
+        with contextlib.closing(cls._unopened(location, stream)) as log:
+            log._check_new()
+            return log.origin()
+
+    @classmethod
+    def claims(cls, location: str, stream: StreamDefinition) -> set[str]:
+        """As `tidings.log_checks` has it."""
+        return {f"slot {options_of(stream).slot} of {location}"}
+
+    @classmethod
     def check_unclaimed(cls, location: str, stream: StreamDefinition) -> None:
-        """As `tidings.logs.check_unclaimed` has it. Two that moved one slot would lose updates, and not hear of it."""
+        """As `tidings.log_checks` has it. Two that moved one slot would lose updates, and not hear of it."""
         with contextlib.closing(cls._unopened(location, stream)) as log:
             if log._slot.there():
                 raise log._slot.claimed()
@@ -173,6 +183,13 @@ class PostgresLog(TailedLogBase):
         super().close()
         self._slot.close()
         self._connection.close()
+
+    def _check_new(self) -> bool:
+        """Raise unless the log can be made; whether its slot is there already."""
+        there = self._slot.there()
+        self._check(slots=1 if there else 2)
+        self._tables.check(new=not there)
+        return there
 
     def _check(self, *, slots: int) -> None:
         check_server(self._server, self._connection, self._slot, self._options.publication, slots=slots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import select
 import time
@@ -18,7 +19,7 @@ from tidings.logs import Read, ends
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.changes import Changes
-from tidings_connectors.cdc.mapping import updates_of
+from tidings_connectors.cdc.moved_rows import updates_with_ends
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.postgres.before_images import BeforeImages
 from tidings_connectors.postgres.connections import (
@@ -40,6 +41,7 @@ from tidings_connectors.postgres.options import PostgresOptions
 from tidings_connectors.postgres.publications import NotPublished, PostgresPublication
 from tidings_connectors.postgres.relations import KnownKey
 from tidings_connectors.postgres.slots import STATE_MAX_AGE_S, Slot
+from tidings_connectors.postgres.unsendable import refused_change
 from tidings_connectors.postgres.wal import lsn_text
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
@@ -87,6 +89,8 @@ class PostgresReader:
         """Where in the WAL all transactions were read that are over."""
         self._seen: dict[int, Position] = {}
         """The last row of each shard that came, whether it was asked for or not."""
+        self._refused: int | None = None
+        """Where in the WAL the change is that the server could not send."""
 
     def read(self, after: Positions, limit: int) -> Read:
         """The next rows, as `Reader` says it."""
@@ -101,9 +105,9 @@ class PostgresReader:
             rows = self._next(after, limit)
         except Error as error:
             self._drop()
-            if fresh or not _broken(error):
+            if not self._may_pass(error, fresh):
                 raise self._reason(error, after) from error
-            try:  # the server has ended the connection since the last read, or is just coming back
+            try:
                 self._open(after)
                 rows = self._next(after, limit)
             except Error as again:
@@ -297,7 +301,7 @@ class PostgresReader:
                 self._left_out.note_unnamed(form.name, _place(changes, 0), _place(changes, unnamed - 1))
             if unnamed < len(changes):
                 self._left_out.came(form.name, _place(changes, unnamed))
-            updates = updates_of(changes, self._options, self._shards)
+            updates = updates_with_ends(changes, self._options, self._shards)
             tables.append(chosen(updates, updates["seq"].to_numpy() >= key_known_from))
         if not tables:
             return SCHEMA.empty_table()
@@ -309,41 +313,61 @@ class PostgresReader:
         return chosen(rows, later(rows, after))
 
     def _new_decoder(self) -> Decoder:
-        return Decoder(self._key_of, self._options.before_columns, self._images.of_all_partitions)
+        return Decoder(self._key_of, self._options.image_columns, self._images.of_all_partitions)
 
     def _key_of(self, oid: int, table: str, columns: Sequence[str]) -> KnownKey:
         return self._keys.key_of(oid, table, columns, self._copy)
 
-    def _reason(self, error: Exception, after: Positions) -> TidingsError:
+    def _may_pass(self, error: Error, fresh: bool) -> bool:
+        """Whether all may be well at once: the server has ended the connection since the last read, or is just coming
+        back; or it could not send a change, for the first time."""
+        refused = refused_change(error, self._copy)
+        if refused is None:
+            return _broken(error) and not fresh
+        known, self._refused = self._refused, refused
+        return refused != known
+
+    def _reason(self, error: Error, after: Positions) -> TidingsError:
         """The server's error in a sentence of ours."""
-        if getattr(error, "pgcode", None) != UNDEFINED_OBJECT:
+        refused = refused_change(error, self._copy)
+        if refused is not None and refused == self._refused:
+            return self._unsendable(error, refused, after)
+        if error.pgcode != UNDEFINED_OBJECT:
             return unavailable(self._server, error)
         name = self._publication.name
         if not self._publication.there():
             return LogUnavailable(
                 f"PostgreSQL at {self._server} has no publication {name!r} any more: {self._publication.making}"
             )
-        place = Position(self._published_from(min(after.values()).seq), -1)
+        place = Position(self._readable_from(min(after.values()).seq, lambda one: one.pgcode == UNDEFINED_OBJECT), -1)
         return PositionsLost(
             f"publication {name!r} of PostgreSQL at {self._server} was made at {place.seq} in the log, and what was "
             "written before cannot be read by it",
             {shard: (Position(at.seq, at.index + 1), place) for shard, at in after.items() if at < place},
         )
 
-    def _published_from(self, low: int) -> int:
-        """From where on the log can be read, found by halving: not from here, and from its end."""
-        head = self._slot.state().head
-        high = head.seq
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._published_at(middle, head):
-                high = middle
-            else:
-                low = middle
-        return high
+    def _unsendable(self, error: Error, refused: int, after: Positions) -> PositionsLost:
+        """What is lost by a change that cannot be sent: it, and what comes after it in its transaction."""
+        if self._decoder.open:
+            commit = self._decoder.seq
+        else:  # it is the first of its transaction
+            commit = self._readable_from(self._read_upto, lambda one: refused_change(one, self._copy) == refused) - 1
+        reason = f"a row in transaction {commit} cannot be sent: {unavailable(self._server, error)}"
+        first, place = Position(commit), Position(commit + 1, -1)  # where no transaction is
+        return PositionsLost(
+            f"{reason}; it is lost, with what comes after it in this transaction",
+            {shard: (max(first, Position(at.seq, at.index + 1)), place) for shard, at in after.items() if at < place},
+            reason,
+        )
 
-    def _published_at(self, lsn: int, head: Position) -> bool:
-        """Whether the first row from here on can be read."""
+    def _readable_from(self, low: int, stops: Callable[[Error], bool]) -> int:
+        """From where on the log can be read without this error, found by halving: not from here, and from its end."""
+        head = self._slot.state().head
+        between = range(low + 1, head.seq)
+        return between.start + bisect.bisect_left(between, True, key=lambda lsn: self._passes(lsn, head, stops))
+
+    def _passes(self, lsn: int, head: Position, stops: Callable[[Error], bool]) -> bool:
+        """Whether one who reads from here on comes to a row, or another that cannot be sent, before the error."""
         stands = Positions(dict.fromkeys(range(self._shards), Position(lsn, -1)))
         self._open(stands)
         try:
@@ -351,9 +375,10 @@ class PostgresReader:
                 if len(self._next(stands, 1)):
                     break
         except Error as error:
-            if error.pgcode != UNDEFINED_OBJECT:
+            if stops(error):
+                return False
+            if refused_change(error, self._copy) is None:
                 raise unavailable(self._server, error) from error
-            return False
         finally:
             self._drop()
         return True

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from tidings.errors import LogUnavailable
+from tidings.errors import InvalidOption, LogUnavailable
 from tidings.positions import Bounds, Position
 from tidings_connectors.cdc import snapshot
 from tidings_connectors.cdc.changes import Column, Kind
@@ -247,17 +247,39 @@ class PostgresTables:
             seq = (int(high, 16) << 32) + int(low, 16) - 1
             yield ConsistentState(seq, time, [table for table in tables if self._fits(table, seq)])
 
-    def check(self) -> None:
-        """Raise unless the tables log what rows were before, if that is wanted.
+    def check(self, *, new: bool) -> None:
+        """Raise unless the tables log what rows were before, if that is wanted, and have the keys that are named.
 
-        It is said of which tables rows will be left out.
+        It is said of which tables rows will be left out. The tables of a stream that is not new may be gone by now, and
+        their rows still be in the log.
         """
         with translating_errors(self._server), contextlib.closing(self._server.connect()) as connection:
-            for table in self._published(connection):
+            tables = self._published(connection)
+            if (wrong := self._wrong_key(tables)) is not None:
+                if new:
+                    raise InvalidOption(wrong)
+                logger.warning("%s", wrong)
+            for table in tables:
                 if (lacking := self._left_out.without_images(table.form)) is not None:
                     raise LogUnavailable(lacking)
                 if (reason := self._left_out.reason(table.form)) is not None:
                     logger.warning("rows of table %s will be left out: %s", table.form.name, reason)
+
+    def _wrong_key(self, tables: Sequence[PostgresTable]) -> str | None:
+        """What is wrong with the keys that the options name; None if they can be."""
+        there = {f"{table.schema}.{table.table}": [column.name for column in table.columns] for table in tables}
+        what = f"publication {self._options.publication!r} of PostgreSQL at {self._server}"
+        for name, key in self._options.keys.items():
+            if name not in there:
+                known = ", ".join(there) or "none"
+                return (
+                    f"option 'keys' names table {name!r}, which is not in {what} (tables: {known}): name one, or add it"
+                )
+            for column in key:
+                if column not in there[name]:
+                    known = ", ".join(there[name])
+                    return f"option 'keys' names column {column!r} of table {name!r}, not in {what} (columns: {known})"
+        return None
 
     def _fits(self, table: PostgresTable, seq: int) -> bool:
         """Whether the rows of a table can become updates; if not, those that are there are left out."""

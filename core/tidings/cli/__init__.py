@@ -27,6 +27,7 @@ from tidings.cli.apply import apply_command
 from tidings.cli.doctor import doctor_command
 from tidings.cli.flows import flows
 from tidings.cli.jars import jars_command
+from tidings.cli.keys import keys
 from tidings.cli.output import note
 from tidings.cli.plugins import plugins_command
 from tidings.cli.publisher import EXAMPLES as PUBLISHER_EXAMPLES
@@ -59,7 +60,8 @@ Examples:
 Environment:
   TIDINGS_ZOOKEEPER              the cluster's address, when --zookeeper does not name it
   TIDINGS_ZOOKEEPER_CREDENTIALS  user:password for ZooKeeper; never on the command line, where others could see it
-  TIDINGS_TOKEN                  the secret that publishers and subscribers share, when no --token-file is given
+  TIDINGS_SECRET                 the secret of the cluster, for publishers, when no --secret-file is given
+  TIDINGS_APPLICATION_KEY        an application's key, for its subscribers, when no --application-key is given
   NO_COLOR                       when set, nothing is coloured
 """
 
@@ -74,6 +76,7 @@ app.add_typer(applications, name="applications")
 app.command("subscribe", short_help="Receive an application's updates.", epilog=SUBSCRIBE_EXAMPLES)(subscribe_command)
 app.command("publisher", short_help="Send streams to applications.", epilog=PUBLISHER_EXAMPLES)(publisher_command)
 app.add_typer(flows, name="flows")
+app.add_typer(keys, name="keys")
 app.command("plugins", short_help="List the plugins that are installed: logs, stages and others.")(plugins_command)
 app.command("doctor", short_help="Is this machine ready, and if not, what to do?")(doctor_command)
 app.command("jars", short_help="Fetch the jars that Spark needs, once.")(jars_command)

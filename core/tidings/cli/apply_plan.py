@@ -1,4 +1,4 @@
-"""What `tidings apply` does: `plan` compares a `tidings.yml` with a cluster, `execute` carries one step out.
+"""What `tidings apply` does: `plan` compares a `tidings.yml` with a cluster, `carry_out` does what is to be done.
 
 >>> Action("stream", "contacts", "create").verb
 'create'
@@ -6,7 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,13 +16,14 @@ from tidings.applications import Application, start_problems
 from tidings.collection import check_collection
 from tidings.config.spec import Spec, log_key, stream_key
 from tidings.config.yaml_lines import Key, Mistakes
-from tidings.errors import InvalidConfig, LogMismatch, TidingsError
-from tidings.logs import create_log, is_tailed, open_log, placing, redefine_log
+from tidings.errors import InvalidConfig, InvalidOptions, TidingsError
+from tidings.log_checks import check_claims, check_new_log, preflight, prove_replica
+from tidings.logs import create_log, is_tailed, placing, redefine_log
 from tidings.moves import check_move, moved_logs, prepare_move
 from tidings.pipelines.check import check_stage
-from tidings.plugins import load
 from tidings.publisher.balancing import strategy
-from tidings.stream_definition import StreamDefinition, split_address, streams_by_name
+from tidings.stream_definition import StreamDefinition, streams_by_name
+from tidings.undo import Undo
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -56,22 +58,23 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
     streams = {**there, **wanted}
     by_name = streams_by_name(streams.values())
     actions = []
+    others = [one for one in there.values() if one.name not in wanted]
     for definition in wanted.values():
         _check_family(definition, streams, mistakes)
-        actions.append(_plan_stream(definition, there, cluster, mistakes))
+        actions.append(_plan_stream(definition, there.get(definition.name), others, cluster, mistakes))
     families = {definition.family for definition in wanted.values()} - {""}
     left = sorted(name for name in there.keys() - wanted.keys() if there[name].family in families)
     actions += [Action("stream", name, "unchanged", f"not in the file: `tidings streams drop {name}`") for name in left]
     for name, application in spec.applications.items():
         defined = application.definition(name)
         shards = {stream: streams[stream].shards for stream in defined.reads(by_name)}
-        _check_application(defined, by_name, shards, ("applications", name), mistakes)
+        _check_application(defined, by_name, shards, spec, mistakes)
         actions.append(_plan_application(defined, shards, cluster))
     for name, pipeline in spec.pipelines.items():
         for at, stream in enumerate(pipeline.input):
-            _check_stream(stream, streams, ("pipelines", name, "input", at), mistakes)
+            _check_stream(stream, streams, ("pipelines", name, "input", at), spec, mistakes)
         if pipeline.output is not None:
-            _check_stream(pipeline.output, streams, ("pipelines", name, "output"), mistakes)
+            _check_stream(pipeline.output, streams, ("pipelines", name, "output"), spec, mistakes)
         check_stage(pipeline, streams, ("pipelines", name), mistakes)
         detail = " → ".join(filter(None, (", ".join(pipeline.input), pipeline.stage, pipeline.output)))
         actions.append(Action("pipeline", name, "checked", detail))
@@ -79,12 +82,18 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
     return actions
 
 
-def execute(action: Action, cluster: Cluster) -> None:
-    """Carry one step out, if the cluster still is as it was when the plan was made."""
+def carry_out(actions: Iterable[Action], cluster: Cluster) -> None:
+    """Carry all steps out, if the cluster still is as it was when the plan was made; or none, if one of them fails."""
+    with Undo() as undo:
+        for action in actions:
+            _execute(action, cluster, undo)
+
+
+def _execute(action: Action, cluster: Cluster, undo: Undo) -> None:
     if action.after is None or action.verb in ("unchanged", "checked"):
         return
     if action.kind == "stream" and action.verb == "create":
-        cluster.define_stream(StreamDefinition.from_json(action.after))
+        cluster.define_stream(StreamDefinition.from_json(action.after), undo)
         return
     if action.kind == "stream" and action.before is not None:
         known, wanted = StreamDefinition.from_json(action.before), StreamDefinition.from_json(action.after)
@@ -93,17 +102,25 @@ def execute(action: Action, cluster: Cluster) -> None:
     if action.kind == "stream" and (action.before or {}).get("options") != action.after.get("options"):
         # Whatever is wrong with them is told before publishers go by them.
         create_log(StreamDefinition.from_json(action.after)).close()
-    told = action.kind == "stream" and _is_retained_otherwise(action.before or {}, action.after)
-    if told:
+    if action.kind == "stream" and _is_retained_otherwise(action.before or {}, action.after):
+        kept = f"how long updates of stream {action.name!r} are kept"
+        undo.add(kept, lambda: redefine_log(cluster.stream(action.name).definition))
         redefine_log(StreamDefinition.from_json(action.after))
     place = (f"{action.kind}s", action.name)
     tree, before, after = cluster.coordination, action.before, action.after
     # Where nothing is known there may still be a node, made only to hold those below it.
     done = (before is None and tree.create(after, *place)) or tree.replace(after, before, *place)
     if not done:
-        if told:
-            redefine_log(cluster.stream(action.name).definition)
         raise InvalidConfig(f"{action.kind} {action.name!r} was changed since the plan was made: apply again")
+    undo.add(f"what was changed of {action.kind} {action.name!r}", lambda: _take_back(action, cluster))
+
+
+def _take_back(action: Action, cluster: Cluster) -> None:
+    place = (f"{action.kind}s", action.name)
+    if action.before is None and cluster.coordination.read(*place) == action.after:
+        cluster.drop_application(action.name)
+    elif action.before is None or not cluster.coordination.replace(action.before, action.after, *place):
+        raise InvalidConfig("it was changed once more meanwhile")
 
 
 def _is_retained_otherwise(before: Mapping[str, Any], after: dict[str, Any]) -> bool:
@@ -112,21 +129,29 @@ def _is_retained_otherwise(before: Mapping[str, Any], after: dict[str, Any]) -> 
     return not same and not is_tailed(StreamDefinition.from_json(after))
 
 
-def _plan_stream(wanted: StreamDefinition, there: Streams, cluster: Cluster, mistakes: Mistakes) -> Action:
+def _plan_stream(
+    wanted: StreamDefinition,
+    known: StreamDefinition | None,
+    others: Sequence[StreamDefinition],
+    cluster: Cluster,
+    mistakes: Mistakes,
+) -> Action:
     key = stream_key(wanted)
-    known = there.get(wanted.name)
     after = replace(wanted, id=known.id if known else "").to_json()
     if policy := wanted.caravans.get("policy"):
         _found(lambda: allocation_policy(policy), (*key, "caravans", "policy"), mistakes)
     _found(lambda: check_collection(wanted), (*key, "collect"), mistakes)
+    own = known == wanted or _found(lambda: check_claims(wanted, others), log_key(wanted), mistakes)
     if known is None:
-        _check_new_log(wanted, there, log_key(wanted), mistakes)
+        if own:
+            _check_new_stream(wanted, mistakes)
         return Action("stream", wanted.name, "create", f"{wanted.shards} shards in {wanted.log}", None, after)
     if known.shards != wanted.shards:
         mistakes.blame((*key, "shards"), f"the stream has {known.shards} shards; that cannot become {wanted.shards}")
-    warnings = _check_moves(known, wanted, there, cluster, mistakes)
-    if known.options != wanted.options:
-        _found(lambda: _check_placing(known, wanted, (*key, "options"), mistakes), (*key, "options"), mistakes)
+    warnings = _check_moves(known, wanted, cluster, mistakes)
+    if known.options != wanted.options and _checks_log(lambda: placing(wanted), wanted, mistakes):
+        _check_placing(known, wanted, (*key, "options"), mistakes)
+        _checks_log(lambda: preflight(wanted), wanted, mistakes)
     if known == wanted:
         return Action("stream", wanted.name, "unchanged", "", after, after)
     changes = [
@@ -162,14 +187,11 @@ def _check_family(wanted: StreamDefinition, streams: Streams, mistakes: Mistakes
         mistakes.blame(stream_key(wanted), f"cannot be one stream: it is a family ({', '.join(sorted(members))})")
 
 
-def _check_moves(
-    known: StreamDefinition, wanted: StreamDefinition, there: Streams, cluster: Cluster, mistakes: Mistakes
-) -> list[str]:
+def _check_moves(known: StreamDefinition, wanted: StreamDefinition, cluster: Cluster, mistakes: Mistakes) -> list[str]:
     """Blame addresses at which the stream's datastore is not; what an operator should know of the others."""
     warnings = []
     for replica in moved_logs(known, wanted) if known.shards == wanted.shards else ():
         key = log_key(wanted) if replica is None else (*stream_key(wanted), "replicas", replica)
-        _check_free(wanted, there, key, mistakes)
         try:
             warnings += check_move(cluster, known, wanted, replica)
         except TidingsError as error:
@@ -190,24 +212,23 @@ def _check_placing(known: StreamDefinition, wanted: StreamDefinition, key: Key, 
             )
 
 
-def _check_free(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:
-    for other in there.values():
-        if other.log == wanted.log and other.name != wanted.name:
-            mistakes.blame(key, f"is the log of stream {other.name!r} in this cluster; each stream has its own")
+def _check_new_stream(wanted: StreamDefinition, mistakes: Mistakes) -> None:
+    """Blame whatever would keep the stream from being made."""
+    known: list[Mapping[str, Any] | None] = []
+    if _checks_log(lambda: known.append(check_new_log(wanted)), wanted, mistakes):
+        for replica in wanted.replicas:
+            key = (*stream_key(wanted), "replicas", replica)
+            _found(functools.partial(prove_replica, wanted, replica, known[0]), key, mistakes)
 
 
-def _check_new_log(wanted: StreamDefinition, there: Streams, key: Key, mistakes: Mistakes) -> None:
-    _check_free(wanted, there, key, mistakes)
-    if not _found(lambda: load("tidings.logs", split_address(wanted.log)[0]), key, mistakes):
-        return
+def _checks_log(check: Callable[[], Any], stream: StreamDefinition, mistakes: Mistakes) -> bool:
+    """Whether a check of a log passes; if not, its options are to blame, or else its address."""
     try:
-        # As it is, and no more: a snapshot would be begun.
-        options = {key: value for key, value in wanted.options.items() if key not in ("snapshot", "on_data_loss")}
-        open_log(replace(wanted, options=options)).close()
-    except LogMismatch as error:
-        mistakes.blame(key, str(error))
-    except TidingsError:
-        pass  # there is no log yet, as it should be; if it cannot be made, that shows when it is
+        return _found(check, log_key(stream), mistakes)
+    except InvalidOptions as error:
+        for place, problem in error.problems:
+            mistakes.blame((*stream_key(stream), "options", *place), problem)
+        return False
 
 
 def _plan_application(definition: Application, shards: Mapping[str, int], cluster: Cluster) -> Action:
@@ -227,11 +248,12 @@ def _check_application(
     application: Application,
     by_name: Mapping[str, Sequence[str]],
     shards: Mapping[str, int],
-    key: Key,
+    spec: Spec,
     mistakes: Mistakes,
 ) -> None:
+    key = ("applications", application.name)
     for at, stream in enumerate(application.streams):
-        _check_stream(stream, by_name, (*key, "streams", at), mistakes)
+        _check_stream(stream, by_name, (*key, "streams", at), spec, mistakes)
     for twice in application.repeated(by_name):
         mistakes.blame((*key, "streams"), f"names stream {twice!r} twice, by itself and by its family")
     unknown = {stream: None for stream in application.streams if stream not in by_name}
@@ -240,16 +262,18 @@ def _check_application(
     _found(lambda: strategy(application.balance), (*key, "balance"), mistakes)
 
 
-def _check_stream(name: str, streams: Mapping[str, Any], key: Key, mistakes: Mistakes) -> None:
-    if name not in streams:
+def _check_stream(name: str, streams: Mapping[str, Any], key: Key, spec: Spec, mistakes: Mistakes) -> None:
+    if name not in streams and not spec.left_out("streams", name):
         there = ", ".join(sorted(streams)) or "none"
         mistakes.blame(key, f"there is no stream {name!r}, neither in this file nor in the cluster (streams: {there})")
 
 
 def _found(find: Callable[[], Any], key: Key, mistakes: Mistakes) -> bool:
-    """Whether a plugin is there; if not, the key that names it is to blame."""
+    """Whether something is there, or right; if not, the key that names it is to blame."""
     try:
         find()
+    except InvalidOptions:
+        raise
     except TidingsError as error:
         mistakes.blame(key, str(error))
         return False

@@ -133,21 +133,31 @@ def existing_file(text: str) -> Path:
     return Path(text)
 
 
-def token_file(text: str) -> list[str]:
+def secret_file(text: str) -> list[str]:
     """An option's value as the secrets in the file that it names: one, or the new one and then the old."""
-    return _usage(lambda path: _check_tokens(path, _read_file(path).decode(errors="replace")), text)
+    return _usage(lambda path: _check_secrets(path, _read_file(path).decode(errors="replace")), text)
 
 
-def security(
-    tokens: list[str] | None, *, certificate: Path | None = None, key: Path | None = None, authority: Path | None = None
-) -> Security:
-    """How to know the other side; the token is in the environment if no file was named."""
+def publisher_security(secrets: list[str] | None, **tls: Any) -> Security:
+    """How a publisher knows subscribers; the secret of the cluster is in the environment if no file was named."""
     from tidings.wire.security import Security
 
-    if tokens is None and os.environ.get("TIDINGS_TOKEN"):
-        tokens = _check_tokens("TIDINGS_TOKEN", os.environ["TIDINGS_TOKEN"])
-    first, *others = tokens or [""]
-    return Security(first or None, certificate, key, authority, tuple(others))
+    first, *others = secrets or secrets_in("TIDINGS_SECRET") or [""]
+    return Security(secret=first or None, accepted=tuple(others), **tls)
+
+
+def subscriber_security(keys: list[str] | None, **tls: Any) -> Security:
+    """How a subscriber knows publishers; the application's key is in the environment if no file was named."""
+    from tidings.wire.security import Security
+
+    first, *others = keys or secrets_in("TIDINGS_APPLICATION_KEY") or [""]
+    return Security(application_key=first or None, accepted=tuple(others), **tls)
+
+
+def secrets_in(variable: str) -> list[str] | None:
+    """The secrets that the environment has under this name."""
+    text = os.environ.get(variable)
+    return _check_secrets(variable, text) if text else None
 
 
 def shard_set(text: str) -> frozenset[int]:
@@ -207,15 +217,14 @@ def _read_file(path: str) -> bytes:
         raise InvalidOption(f"{path!r} cannot be read: {error.strerror or error}") from None
 
 
-def _check_tokens(place: str, text: str) -> list[str]:
-    """The tokens, a line each, if they can travel in a header; they are never part of an error."""
-    tokens = text.split("\n")
-    tokens = [token.strip() for token in tokens if token.strip()]
-    if not tokens:
-        raise InvalidOption(f"{place!r} holds no token: it is empty")
-    if not all(token.isascii() and token.isprintable() and " " not in token for token in tokens):
-        raise InvalidOption(f"{place!r} holds no token: lines of ASCII without spaces are wanted")
-    return tokens
+def _check_secrets(place: str, text: str) -> list[str]:
+    """The secrets, a line each, if they can travel in a header; they are never part of an error."""
+    found = [line.strip() for line in text.split("\n") if line.strip()]
+    if not found:
+        raise InvalidOption(f"{place!r} holds no secret: it is empty")
+    if not all(one.isascii() and one.isprintable() and " " not in one for one in found):
+        raise InvalidOption(f"{place!r} holds no secret: lines of ASCII without spaces are wanted")
+    return found
 
 
 def _usage(parse: Callable[[str], T], text: str) -> T:
@@ -226,13 +235,22 @@ def _usage(parse: Callable[[str], T], text: str) -> T:
         raise typer.BadParameter(str(error)) from None
 
 
-TokenFile = Annotated[
+SecretFile = Annotated[
     Any,
     typer.Option(
         metavar="FILE",
-        parser=token_file,
-        help="The file of the secret that publishers and subscribers share; else TIDINGS_TOKEN. While it is replaced, "
-        "the new one is the first line, and the old one the second.",
+        parser=secret_file,
+        help="The file of the cluster's secret; else TIDINGS_SECRET. While it is replaced, the new one is the first "
+        "line, and the old one the second.",
+        show_default=False,
+    ),
+]
+ApplicationKey = Annotated[
+    Any,
+    typer.Option(
+        metavar="FILE",
+        parser=secret_file,
+        help="The file of the application's key; else TIDINGS_APPLICATION_KEY. See `tidings keys show`.",
         show_default=False,
     ),
 ]

@@ -52,7 +52,7 @@ def line(name: str, progress: Progress, now: dt.datetime) -> str:
 def _print(runs: Mapping[str, PipelineRun], ended: threading.Event) -> None:
     printed: dict[str, int | None] = {}
     while not ended.wait(LINE_INTERVAL_S):
-        for name, run in runs.items():
+        for name, run in list(runs.items()):  # another may be started meanwhile
             progress = run.progress
             if run.active and progress.batch != printed.get(name):
                 printed[name] = progress.batch
@@ -73,7 +73,7 @@ def _table(runs: Mapping[str, PipelineRun]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for title in ("PIPELINE", "STATE", "BATCH", "ROWS/S", "LAG", "IN", "OUT"):
         table.add_column(title, justify="left" if title in ("PIPELINE", "STATE") else "right")
-    for name, run in runs.items():
+    for name, run in list(runs.items()):
         progress = run.progress
         state = "running" if run.active else "failed" if run.error else "ended"
         numbers = (progress.batch, progress.rate, progress.total_lag, progress.updates_in, progress.updates_out)

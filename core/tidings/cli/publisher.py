@@ -7,7 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from tidings.cli.options import SERVICE_TIMEOUT_S, Timeout, TokenFile, ZooKeeper, connected, existing_file, security
+from tidings.cli.options import (
+    SERVICE_TIMEOUT_S,
+    SecretFile,
+    Timeout,
+    ZooKeeper,
+    connected,
+    existing_file,
+    publisher_security,
+)
 from tidings.cli.output import note, refuse
 from tidings.runtime.session import session
 
@@ -15,7 +23,7 @@ EXAMPLES = """\b
 Examples:
   tidings publisher                                 all streams of the cluster
   tidings publisher --streams contacts,clicks --name east-1
-  TIDINGS_TOKEN=... tidings publisher --tls-authority authority.pem
+  tidings publisher --listen 10.0.0.7:7400 --secret-file secret --tls-certificate own.pem --tls-key own.key
 """
 
 
@@ -46,16 +54,48 @@ def publisher_command(
             metavar="SECONDS", min=1.0, max=3600.0, help="How soon others take its flows when it dies without a word."
         ),
     ] = 10.0,
-    token_file: TokenFile = None,
+    listen: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where subscribers come to; only this machine can reach 127.0.0.1. Port 0: a free one.",
+        ),
+    ] = "127.0.0.1:0",
+    advertise: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="The address that subscribers are told, if it is another than --listen.",
+            show_default=False,
+        ),
+    ] = None,
+    secret_file: SecretFile = None,
+    tls_certificate: Annotated[
+        Any,
+        typer.Option(
+            metavar="FILE", parser=existing_file, help="Speak TLS with this certificate (PEM).", show_default=False
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Any, typer.Option(metavar="FILE", parser=existing_file, help="The certificate's key.", show_default=False)
+    ] = None,
     tls_authority: Annotated[
         Any,
         typer.Option(
             metavar="FILE",
             parser=existing_file,
-            help="Speak TLS, and trust subscribers whose certificate this one signed (PEM).",
+            help="Let in only subscribers whose certificate this one signed (PEM).",
             show_default=False,
         ),
     ] = None,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Let in everybody who can reach --listen, though there is no secret.",
+            show_default=False,
+        ),
+    ] = False,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = SERVICE_TIMEOUT_S,
 ) -> None:
@@ -67,14 +107,27 @@ def publisher_command(
     chosen = None if streams is None else [one.strip() for one in streams.split(",")]
     if chosen is not None and not all(chosen):
         raise refuse(f"--streams is a list of names, as in contacts,clicks, not {streams!r}")
-    known = security(token_file, authority=tls_authority)
+    if (tls_certificate is None) != (tls_key is None):
+        raise refuse("TLS needs both --tls-certificate and --tls-key")
+    known = publisher_security(
+        secret_file, certificate=tls_certificate, key=tls_key, authority=tls_authority, insecure=insecure
+    )
     logger = logging.getLogger("tidings")
     logger.setLevel(min(logger.level, logging.INFO))  # what it takes and releases is what one wants to see
     with (
         connected(zookeeper, timeout, session_timeout=session_timeout) as cluster,
         cluster.publisher(
-            session, streams=chosen, name=name, replica=replica, token_interval=token_interval, security=known
+            session,
+            streams=chosen,
+            name=name,
+            replica=replica,
+            token_interval=token_interval,
+            listen=listen,
+            advertise=advertise,
+            security=known,
         ) as publisher,
     ):
-        note(f"publisher {publisher.name} runs at {cluster.address}; Ctrl-C stops it")
+        note(f"publisher {publisher.name} of {cluster.address} listens on {publisher.address}; Ctrl-C stops it")
+        if insecure and not known.secret:
+            note(f"warning: whoever can reach {publisher.address} gets every update")
         publisher.run()

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import SERVICE_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, listen_address
+from tidings.cli.kept_pipelines import KeptPipelines
+from tidings.cli.options import SERVICE_TIMEOUT_S, Json, Timeout, ZooKeeper, listen_address
 from tidings.cli.output import emit, note, print_table
+from tidings.cli.project import project
 from tidings.cli.signals import signals
-from tidings.errors import TidingsError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,21 +74,17 @@ def run_command(
     """Run the pipelines of a tidings.yml, all in one Spark session, until Ctrl-C.
 
     The whole file is checked before any pipeline starts. Ctrl-C and SIGTERM end each pipeline after its batch; a second
-    Ctrl-C ends at once, which loses nothing. A pipeline that fails says why, the others go on, and the exit code is 1.
+    Ctrl-C ends at once, which loses nothing. A pipeline that fails says why, and the others go on; while they run it is
+    started again, after pauses that grow to a minute. With --once it is not. If none is left that runs, the exit code
+    is 1.
     """
-    from tidings.config.spec import find, load
     from tidings.pipelines.check import choose, plan
 
     if file is not None and pipeline is None and not Path(file).exists() and Path(file).suffix not in (".yml", ".yaml"):
         file, pipeline = None, file
-    path = Path(file) if file else find(Path.cwd())
-    spec = load(Path(path.name) if path.parent == Path.cwd() else path)
-    names = choose(spec, pipeline)
-    above = path if file is None and path.parent != Path.cwd() else None
-    with connected(
-        zookeeper, timeout, fallback=spec.zookeeper, found_above=above, session_timeout=session_timeout
-    ) as cluster:
-        pipelines = plan(spec, cluster, names)
+    path = None if file is None else Path(file)
+    with project(path, zookeeper, timeout, session_timeout=session_timeout) as (spec, cluster):
+        pipelines = plan(spec, cluster, choose(spec, pipeline))
         if dry_run:
             _print_plan(spec, pipelines, json)
             return
@@ -123,7 +120,6 @@ def _run(pipelines: Sequence[Pipeline], *, once: bool, metrics: tuple[str, int] 
     from tidings.pipelines.metrics import PipelineCollector, unready
 
     runs: dict[str, PipelineRun] = {}
-    failures: dict[str, str] = {}
     with contextlib.ExitStack() as closing:
         if metrics is not None:
             names = [one.name for one in pipelines]
@@ -132,28 +128,24 @@ def _run(pipelines: Sequence[Pipeline], *, once: bool, metrics: tuple[str, int] 
             note(f"metrics are at http://{server.address}/metrics")
         spark = closing.enter_context(_session())
         ending = closing.enter_context(signals())
+        kept = KeptPipelines(spark, runs, once=once)
         # What ends by itself is run in the order in which updates pass through.
         for wave in waves(pipelines) if once else [pipelines]:
-            for pipeline in wave:
-                try:
-                    runs[pipeline.name] = pipeline.start(spark, once=once)
-                except TidingsError as error:
-                    failures[pipeline.name] = str(error)
-                    note(f"error: {error}")
+            kept.start(wave)
             if not quiet and runs and not once:
                 note(f"{', '.join(runs)}: running; Ctrl-C stops")
             with showing(runs, quiet=quiet):
-                while any(run.active for run in runs.values()) and not ending.signal:
+                while kept.active and not ending.signal:
                     ending.wait(POLL_INTERVAL_S)
-                    _tell_failures(runs, failures)
+                    kept.keep()
             if ending.signal:
                 break
         if ending.signal and not quiet:
             note("stopping after the batches that are under way; once more ends at once")
         _stop(list(runs.values()))
-        _tell_failures(runs, failures)
-    _report(runs, failures, quiet=quiet, json=json)
-    return 128 + ending.signal if ending.signal else int(bool(failures))
+        kept.tell()
+    _report(runs, kept.failures, quiet=quiet, json=json)
+    return 128 + ending.signal if ending.signal else int(bool(kept.failures))
 
 
 def _stop(runs: Sequence[PipelineRun]) -> None:
@@ -163,16 +155,6 @@ def _stop(runs: Sequence[PipelineRun]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-
-
-def _tell_failures(runs: dict[str, PipelineRun], failures: dict[str, str]) -> None:
-    for name, run in runs.items():
-        if run.error is not None and not run.active and name not in failures:
-            try:
-                run.wait(0)
-            except TidingsError as error:
-                failures[name] = str(error)
-                note(f"error: {error}")
 
 
 def _report(runs: dict[str, PipelineRun], failures: dict[str, str], *, quiet: bool, json: bool) -> None:

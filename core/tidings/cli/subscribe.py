@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -17,17 +16,17 @@ import typer
 from tidings.cli.options import (
     SERVICE_TIMEOUT_S,
     Application,
+    ApplicationKey,
     JsonLines,
     Timeout,
-    TokenFile,
     ZooKeeper,
     connected,
     existing_file,
-    security,
+    subscriber_security,
 )
 from tidings.cli.output import note, refuse
 from tidings.cli.tail import check_reader, json_line, text_line
-from tidings.errors import InvalidOption, TidingsError
+from tidings.errors import TidingsError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -42,10 +41,10 @@ Examples:
   tidings subscribe cache                                    print updates as they come
   tidings subscribe cache --json --limit 10
   tidings subscribe cache --exec './load.sh'                 a batch at a time, as JSON lines on stdin
-  tidings subscribe cache --address 10.0.0.7:9090 --id east-1 --token-file token
+  tidings subscribe cache --id east-1 --application-key key --tls-authority authority.pem
 """
 
-SECRETS = ("TIDINGS_TOKEN", "TIDINGS_ZOOKEEPER_CREDENTIALS", "MYSQL_PWD", "PGPASSWORD")
+SECRETS = ("TIDINGS_APPLICATION_KEY", "TIDINGS_SECRET", "TIDINGS_ZOOKEEPER_CREDENTIALS", "MYSQL_PWD", "PGPASSWORD")
 """What is in our environment for ourselves and our connectors: a command of --exec has no need of it."""
 
 LAST_TOKEN_TIMEOUT_S = 15.0  # after the last update, for the token that acknowledges it
@@ -58,13 +57,6 @@ def subscribe_command(
     id: Annotated[
         str | None, typer.Option(help="Names this subscriber; no two may have one id.", show_default="made up")
     ] = None,
-    address: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Where publishers reach it; only this machine can reach 127.0.0.1. 0: a free port.",
-        ),
-    ] = "127.0.0.1:0",
     capacity: Annotated[
         float, typer.Option(metavar="N", min=0.001, max=1e6, help="Its share of the flows, beside other subscribers'.")
     ] = 1.0,
@@ -84,10 +76,24 @@ def subscribe_command(
             metavar="N", min=1, help="End after so many updates; a batch is not split for --exec.", show_default=False
         ),
     ] = None,
-    token_file: TokenFile = None,
+    application_key: ApplicationKey = None,
+    tls_authority: Annotated[
+        Any,
+        typer.Option(
+            metavar="FILE",
+            parser=existing_file,
+            help="Speak TLS, and trust publishers whose certificate this one signed (PEM).",
+            show_default=False,
+        ),
+    ] = None,
     tls_certificate: Annotated[
         Any,
-        typer.Option(metavar="FILE", parser=existing_file, help="Speak TLS with this certificate.", show_default=False),
+        typer.Option(
+            metavar="FILE",
+            parser=existing_file,
+            help="Our own certificate, for publishers that want one.",
+            show_default=False,
+        ),
     ] = None,
     tls_key: Annotated[
         Any, typer.Option(metavar="FILE", parser=existing_file, help="The certificate's key.", show_default=False)
@@ -102,21 +108,18 @@ def subscribe_command(
 
     A command that fails is run again with the same batch, a few times; then the flow is parked, where
     `tidings flows list` shows it. It finds TIDINGS_APPLICATION, TIDINGS_STREAM, TIDINGS_SHARD and TIDINGS_EPOCH in its
-    environment, and none of our secrets: the token, ZooKeeper's credentials, MYSQL_PWD and PGPASSWORD are left out.
+    environment, and none of our secrets: the key, ZooKeeper's credentials, MYSQL_PWD and PGPASSWORD are left out.
     """
     if (tls_certificate is None) != (tls_key is None):
         raise refuse("TLS needs both --tls-certificate and --tls-key")
     if json and command is not None:
         raise refuse("--json is about printing, and --exec prints nothing: a command always gets JSON")
-    # gRPC would write about its failures to stderr, beside our sentence.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    known = security(token_file, certificate=tls_certificate, key=tls_key)
-    _check_free(address)
-    options = {"address": address, "id": id, "capacity": capacity, "security": known}
+    known = subscriber_security(application_key, certificate=tls_certificate, key=tls_key, authority=tls_authority)
+    options = {"id": id, "capacity": capacity, "security": known}
     line = json_line if json or command is not None else text_line
     handler = _BatchSink(application, line, command, limit)
     with connected(zookeeper, timeout) as cluster, cluster.subscribe(application, handler, **options) as subscriber:
-        note(f"subscriber {subscriber.id} of {application!r} listens on {subscriber.address}; Ctrl-C ends it")
+        note(f"subscriber {subscriber.id} of {application!r} runs; Ctrl-C ends it")
         try:
             while not handler.ended.wait(1.0):
                 if command is None:
@@ -248,21 +251,6 @@ class _BatchSink:
     def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, number)
-
-
-def _check_free(address: str) -> None:
-    """Say why one cannot listen there; the Flight server only says that it could not start."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdecimal():
-        return  # the subscriber says what is wrong with it
-    try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InvalidOption(f"cannot listen on {address}: {reason}") from None
 
 
 def _place(position: Position) -> str:

@@ -31,6 +31,7 @@ from tidings.config.yaml_lines import Key, Mistakes, read
 from tidings.coordination.zookeeper import split_address
 from tidings.errors import InvalidConfig, InvalidOption, TidingsError
 from tidings.filters import parse as parse_filter
+from tidings.log_checks import check_claims
 from tidings.logs import resolve_log
 from tidings.names import check_name
 from tidings.stream_definition import DEFAULT_SHARDS, MAX_SHARDS, StreamDefinition
@@ -38,6 +39,7 @@ from tidings.stream_definition import split_address as split_log
 
 FILE_NAMES = ("tidings.yml", "tidings.yaml")
 DEFAULT_STORAGE = "storage"
+SECTIONS = {"streams": "a stream", "applications": "an application", "pipelines": "a pipeline"}
 
 T = TypeVar("T")
 
@@ -165,21 +167,22 @@ class StreamSpec(_Model):
 
     def definitions(self, name: str, folder: Path) -> list[StreamDefinition]:
         """The stream, or those of the family, as a cluster defines them; relative paths start at the folder."""
-        return [
-            StreamDefinition(
-                stream,
-                self.shards,
-                resolve_log(log, folder),
-                self.retention.age,
-                self.retention.size,
-                self.options,
-                self.caravans.model_dump(exclude_none=True),
-                {replica: resolve_log(place, folder) for replica, place in self.replicas.items()},
-                self.collect,
-                "" if self.logs is None else name,
-            )
-            for stream, log in self.addresses(name).items()
-        ]
+        return [self.definition(name, stream, folder) for stream in self.addresses(name)]
+
+    def definition(self, name: str, stream: str, folder: Path) -> StreamDefinition:
+        """One of these."""
+        return StreamDefinition(
+            stream,
+            self.shards,
+            resolve_log(self.addresses(name)[stream], folder),
+            self.retention.age,
+            self.retention.size,
+            self.options,
+            self.caravans.model_dump(exclude_none=True),
+            {replica: resolve_log(place, folder) for replica, place in self.replicas.items()},
+            self.collect,
+            "" if self.logs is None else name,
+        )
 
 
 class ApplicationSpec(_Model):
@@ -217,7 +220,8 @@ class Spec(_Model):
     applications: Annotated[dict[str, ApplicationSpec], BeforeValidator(_or_empty)] = {}
     pipelines: Annotated[dict[str, PipelineSpec], BeforeValidator(_or_empty)] = {}
     _path: Path = PrivateAttr()
-    _lines: dict[Key, int] = PrivateAttr()
+    _mistakes: Mistakes = PrivateAttr()
+    _left_out: frozenset[Key] = PrivateAttr(frozenset())
 
     @property
     def path(self) -> Path:
@@ -230,8 +234,12 @@ class Spec(_Model):
         return Path(os.path.abspath(self.path.absolute().parent / Path(self.storage).expanduser()))
 
     def mistakes(self) -> Mistakes:
-        """For mistakes that only show beside a cluster."""
-        return Mistakes(self._path, self._lines)
+        """Those of the file, if they were not told yet, for others that only show beside a cluster."""
+        return self._mistakes.copy()
+
+    def left_out(self, section: str, name: str) -> bool:
+        """Whether the file defines something of that name, or its family, with a mistake in it."""
+        return any((section, one) in self._left_out for one in (name, name.rpartition(".")[0]))
 
     def definitions(self) -> list[StreamDefinition]:
         """The streams as a cluster defines them, with the paths of their logs made absolute."""
@@ -264,29 +272,60 @@ def find(start: Path) -> Path:
     raise InvalidConfig(f"there is no {FILE_NAMES[0]} in {start.absolute()} or above it: name a file")
 
 
-def load(path: Path) -> Spec:
-    """The file, read and checked as far as that can be done without a cluster."""
+def load(path: Path, *, partly: bool = False) -> Spec:
+    """The file, read and checked as far as that can be done without a cluster.
+
+    Who can find more mistakes takes it `partly`: without the streams, applications and pipelines in which there is one.
+    """
     mistakes = Mistakes(path, {})
     value = read(mistakes)
-    mistakes.check()
     if value is None:
-        raise InvalidConfig(f"{path}: says nothing; its keys are {', '.join(Spec.model_fields)}")
-    try:
-        spec = Spec.model_validate(value)
-    except ValidationError as error:
-        for one in error.errors():
-            mistakes.blame(one["loc"], explain(dict(one), Spec))
         mistakes.check()
-        raise
-    spec._path, spec._lines = path, mistakes.lines
+        raise InvalidConfig(f"{path}: says nothing; its keys are {', '.join(Spec.model_fields)}")
+    spec = _validated(value, mistakes)
+    spec._path, spec._mistakes = path, mistakes
     _check_spec(spec, mistakes)
-    mistakes.check()
-    return spec
+    if not partly or any(mistakes.within((key,)) for key in Spec.model_fields if key not in SECTIONS):
+        mistakes.check()
+    return _sound(spec, value, mistakes)
+
+
+def _validated(value: Any, mistakes: Mistakes) -> Spec:
+    """What the types allow of the file; all else is blamed, once."""
+    try:
+        return Spec.model_validate(value)
+    except ValidationError as error:
+        wrong = error.errors()
+    unreadable = mistakes.copy()
+    for one in wrong:
+        if not unreadable.within(one["loc"]):
+            mistakes.blame(one["loc"], explain(dict(one), Spec))
+    if not isinstance(value, dict) or any(one["loc"][0] not in SECTIONS or len(one["loc"]) < 2 for one in wrong):
+        mistakes.check()
+    entries = {one["loc"][:2] for one in wrong}
+    sections = {
+        section: {name: entry for name, entry in value[section].items() if (section, name) not in entries}
+        for section in {section for section, _ in entries}
+    }
+    return Spec.model_validate({**value, **sections})
+
+
+def _sound(spec: Spec, value: dict[str, Any], mistakes: Mistakes) -> Spec:
+    """The spec without all in which there is a mistake."""
+    named = {(section, name) for section in SECTIONS for name in value.get(section) or ()}
+    wrong = frozenset(key for key in named if mistakes.within(key))
+    sections = {
+        section: {name: entry for name, entry in getattr(spec, section).items() if (section, name) not in wrong}
+        for section in SECTIONS
+    }
+    sound = spec.model_copy(update=sections)
+    sound._left_out = wrong
+    return sound
 
 
 def _check_spec(spec: Spec, mistakes: Mistakes) -> None:
     """Blame what is wrong with the spec as a whole."""
-    for section, kind in (("streams", "a stream"), ("applications", "an application"), ("pipelines", "a pipeline")):
+    for section, kind in SECTIONS.items():
         for name in getattr(spec, section):
             _check_name(kind, name, (section, name), mistakes)
     _check_logs(spec.streams, mistakes)
@@ -310,21 +349,28 @@ def _check_name(kind: str, name: str, key: Key, mistakes: Mistakes) -> None:
 
 
 def _check_logs(streams: Mapping[str, StreamSpec], mistakes: Mistakes) -> None:
-    """Blame streams that have the log of another, or its name."""
-    folder = mistakes.path.absolute().parent
-    homes: dict[str, str] = {}
+    """Blame streams that have the name of another, or what is another's of a log."""
+    folder, others = mistakes.path.absolute().parent, []
     for name, stream in streams.items():
         if stream.logs is not None and stream.replicas:
             mistakes.blame(("streams", name, "replicas"), "is for a stream with one `log`; this one has `logs`")
-        for made, log in stream.addresses(name).items():
+            stream = stream.model_copy(update={"replicas": {}})
+        for made in stream.addresses(name):
             place = _log_key(name, made)
             if made != name:
                 _check_name("a stream", made, place, mistakes)
             if made != name and made in streams:
                 mistakes.blame(place, f"makes stream {made!r}, which this file defines by itself, too")
-            first = homes.setdefault(resolve_log(log, folder), made)
-            if first != made:
-                mistakes.blame(place, f"is the log of stream {first!r} too; each stream has its own")
+            try:
+                others.append(stream.definition(name, made, folder))
+            except TidingsError as error:
+                if not mistakes.within(("streams", name)):
+                    mistakes.blame(("streams", name), str(error))
+                continue
+            try:
+                check_claims(others[-1], others)
+            except TidingsError as error:
+                mistakes.blame(place, str(error))
 
 
 def _check_pipelines(pipelines: Mapping[str, PipelineSpec], mistakes: Mistakes) -> None:

@@ -29,17 +29,29 @@ class Mistakes:
         self.path = path
         self.lines = lines
         self._found: list[tuple[int, str]] = []
+        self._blamed: set[Key] = set()
 
-    def blame(self, key: Key, message: str) -> None:
+    def blame(self, key: Key, message: str, line: int | None = None) -> None:
         """Note a mistake at a key; one that is not there is blamed on what it is missing from."""
         known = key
         while known and known not in self.lines:
             known = known[:-1]
-        self.at(self.lines.get(known, 1), f"{'.'.join(map(str, key))}: {message}" if key else message)
+        self._blamed.add(key)
+        self.at(line or self.lines.get(known, 1), f"{'.'.join(map(str, key))}: {message}" if key else message)
 
     def at(self, line: int, message: str) -> None:
         """Note a mistake on a line."""
         self._found.append((line, f"{self.path}:{line}: {message}"))
+
+    def within(self, key: Key) -> bool:
+        """Whether there is a mistake at a key, or further in."""
+        return any(one[: len(key)] == key for one in self._blamed)
+
+    def copy(self) -> Mistakes:
+        """The same, for somebody who looks for more."""
+        copy = Mistakes(self.path, self.lines)
+        copy._found, copy._blamed = [*self._found], {*self._blamed}
+        return copy
 
     def check(self) -> None:
         """Raise `InvalidConfig` if there are mistakes."""
@@ -129,7 +141,7 @@ def _value(node: yaml.Node, key: Key, loader: _Loader, mistakes: Mistakes) -> An
         try:
             return loader.construct_object(node)
         except (ValueError, OverflowError) as error:
-            mistakes.at(line, f"{'.'.join(map(str, key))}: {node.value[:40]!r} cannot be read: {error}")
+            mistakes.blame(key, f"{node.value[:40]!r} cannot be read: {error}", line)
             return None
     values: dict[str, Any] = {}
     for name_node, value_node in node.value:
@@ -139,9 +151,7 @@ def _value(node: yaml.Node, key: Key, loader: _Loader, mistakes: Mistakes) -> An
             continue
         name = name_node.value  # as it is written: a stream may be called 2026-01-01, or on
         if name in values:
-            mistakes.at(
-                line, f"{'.'.join(map(str, (*key, name)))}: is here twice, first on line {mistakes.lines[*key, name]}"
-            )
+            mistakes.blame((*key, name), f"is here twice, first on line {mistakes.lines[*key, name]}", line)
         mistakes.lines[*key, name] = line
         values[name] = _value(value_node, (*key, name), loader, mistakes)
     return values

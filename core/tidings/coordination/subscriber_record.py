@@ -9,18 +9,21 @@ from typing import Any, NamedTuple
 class SubscriberRecord(NamedTuple):
     """A live subscriber, as it describes itself."""
 
-    address: str
     weight: float
     load: float
     leaving: bool
+    unreachable: Mapping[str, str]
+    """Why it has no exchange with publishers that have flows for it."""
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SubscriberRecord | None:
         """The subscriber that has put this there; None if it makes no sense."""
         try:
-            address, capacity, load = str(value["address"]), float(value["capacity"]), float(value.get("load", 0))
+            capacity, load = float(value["capacity"]), float(value.get("load", 0))
             weight = float(value.get("weight", capacity))
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
         sane = 0 < weight < float("inf") and 0 <= load <= 1
-        return cls(address, weight, load, bool(value.get("leaving"))) if sane else None
+        unreachable = value.get("unreachable")
+        troubles = unreachable if isinstance(unreachable, dict) else {}
+        return cls(weight, load, bool(value.get("leaving")), troubles) if sane else None

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 def choose(spec: Spec, wanted: str | None) -> list[str]:
     """The names of the pipelines to run: all of the file, or the one that is wanted."""
+    if spec.left_out("pipelines", wanted) if wanted else not spec.pipelines:
+        spec.mistakes().check()
     if not spec.pipelines:
         raise InvalidConfig(f"{spec.path} has no pipelines: add one under 'pipelines:'")
     if wanted is not None and wanted not in spec.pipelines:
@@ -119,7 +121,7 @@ def _check_output(name: str, key: Key, spec: Spec, there: Mapping[str, Stream], 
 
 def _found(name: str, spec: Spec, there: Mapping[str, Stream]) -> Stream:
     if name not in there:
-        planned = any(name == one.name for one in spec.definitions())
+        planned = spec.left_out("streams", name) or any(name == one.name for one in spec.definitions())
         cure = "; `tidings apply` makes it" if planned else f" (streams: {', '.join(there) or 'none'})"
         raise InvalidConfig(f"there is no stream {name!r} in the cluster{cure}")
     return there[name]

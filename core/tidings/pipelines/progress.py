@@ -108,9 +108,11 @@ class ProgressMeter:
         return sum(after[shard].seq - before[shard].seq for shard in after)
 
     def _lag(self, stream: Stream, at: Positions | None) -> int | None:
-        if at is None or not isinstance(stream.log, WritableLog):
+        if at is None:
             return None
         try:
+            if not isinstance(stream.log, WritableLog):  # which is opened here, perhaps
+                return None
             bounds = stream.log.bounds()
         except Exception:  # noqa: BLE001 - the query reads the same log, and says what is wrong; here it is not known
             return None

@@ -9,7 +9,6 @@ its flows by itself, because its exchange broke.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -23,8 +22,8 @@ from tidings.publisher.outbox import Finish, Outbox
 from tidings.publisher.ownership import Ownership
 from tidings.publisher.pump import Pump
 from tidings.wire.connection import Connection
-from tidings.wire.protocol import PROTOCOL, Message, reason_of
-from tidings.wire.security import Security
+from tidings.wire.exchange_server import ExchangeServer
+from tidings.wire.protocol import Message, reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class Assignment:
         may_send: Callable[[], bool],
         on_change: Callable[[], None],
         *,
-        security: Security,
+        server: ExchangeServer,
         options: SessionOptions,
     ) -> None:
         self._publisher = publisher
@@ -52,10 +51,8 @@ class Assignment:
         self._pumps = pumps
         self._may_send = may_send
         self._on_change = on_change
-        self._security = security
+        self._server = server
         self._patience = options.patience_s
-        self._connections: dict[tuple[str, str], Connection] = {}
-        self._connecting = threading.Lock()
         self._unreachable: dict[tuple[str, str], float] = {}
         self._said: dict[Flow, str] = {}
 
@@ -63,13 +60,6 @@ class Assignment:
         """The flows that this publisher owns."""
         for pump in list(self._pumps.values()):
             yield from pump.sessions()
-
-    def disconnect(self) -> None:
-        """End all connections: what is said on one that ends is not heard."""
-        with self._connecting:
-            for connection in self._connections.values():
-                connection.close()
-            self._connections.clear()
 
     # Where flows go
 
@@ -139,27 +129,20 @@ class Assignment:
         peer = self._peer(session.flow.application, subscriber)
         if peer is None:
             return  # gone meanwhile
-        connection = self._connection(session.flow.application, subscriber, peer.address)
+        connection = self._server.connection((session.flow.application, subscriber))
         with session.lock:
             self._outbox.carry_out(session, session.open(connection))
             if connection.broken:  # it may have told so before this flow was on it
                 self._outbox.carry_out(session, session.disconnected(connection, connection.fault))
 
-    def _connection(self, application: str, subscriber: str, address: str) -> Connection:
-        with self._connecting:
-            key = (application, subscriber)  # two applications may each have a subscriber of that name
-            connection = self._connections.get(key)
-            if connection is None or connection.address != address:
-                hello = {"t": "hello", "protocol": PROTOCOL, "publisher": self._publisher, "application": application}
-                connection = Connection(key, address, hello, self._security, self._on_message, self._on_broken)
-                self._connections[key] = connection
-            return connection
-
     # As time passes
 
     def advance(self) -> None:
         """Tokens that are due, patience that has run out, and what operators should know by now."""
-        for connection in list(self._connections.values()):
+        for connection in self._server.connections():
+            peer = self._peer(*connection.key) if connection.waits else None
+            if peer is not None and self._publisher in peer.unreachable:
+                connection.break_off(reason_of({"reason": peer.unreachable[self._publisher]}))
             connection.heartbeat(self._patience)
         for session in list(self.sessions()):
             lives = self._is_alive(session)
@@ -185,18 +168,18 @@ class Assignment:
 
     # What subscribers say
 
-    def _on_broken(self, connection: Connection, reason: str) -> None:
-        if self._connections.get(connection.key) is connection:
-            del self._connections[connection.key]
+    def on_broken(self, connection: Connection, reason: str) -> None:
+        """A connection has ended."""
         if reason != "closed":
+            if connection.key not in self._unreachable:
+                logger.warning("subscriber %s: %s", connection.subscriber, reason)
             self._unreachable[connection.key] = time.monotonic()
-            logger.info("subscriber %s: %s", connection.subscriber, reason)
         for session in list(self.sessions()):
             with session.lock:
                 self._outbox.carry_out(session, session.disconnected(connection, reason))
         self._on_change()
 
-    def _on_message(self, connection: Connection, message: Message) -> None:
+    def on_message(self, connection: Connection, message: Message) -> None:
         """Take in what a subscriber says; ValueError if it cannot be true, which ends the connection."""
         self._unreachable.pop(connection.key, None)
         pump = self._pumps.get(message["stream"])

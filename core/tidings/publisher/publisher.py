@@ -32,7 +32,7 @@ from tidings.logs import Log, containing_errors, open_log
 from tidings.names import check_name
 from tidings.positions import Position, Positions
 from tidings.publisher.assignment import Assignment
-from tidings.publisher.bulk import BULK_ROWS, send_in_bulk
+from tidings.publisher.bulk import BULK_ROWS, BulkSender
 from tidings.publisher.flow_session import (
     PATIENCE_S,
     TOKEN_INTERVAL_S,
@@ -47,6 +47,7 @@ from tidings.publisher.pump import Pump
 from tidings.publisher.pump_set import PumpSet
 from tidings.publisher.reports import Reporter
 from tidings.stream_definition import StreamDefinition
+from tidings.wire.exchange_server import ExchangeServer
 from tidings.wire.security import OPEN, Security
 
 if TYPE_CHECKING:
@@ -70,7 +71,9 @@ class Publisher:
     | `spark` | none | a session, or what makes one, for backlogs of more than `bulk_rows` (1,000,000) |
     | `window_bytes` | 8 MiB | bytes that may be on their way for one flow |
     | `patience` | 10 | seconds to wait for a subscriber that does not answer |
-    | `security` | none | a shared token, and TLS |
+    | `listen` | `127.0.0.1:0` | where subscribers come to; port 0 takes a free one |
+    | `advertise` | as `listen` | the address that subscribers are told, if it is another |
+    | `security` | none | the secret of the cluster, and TLS |
     """
 
     def __init__(
@@ -85,6 +88,8 @@ class Publisher:
         token_interval: float = TOKEN_INTERVAL_S,
         window_bytes: int = WINDOW_BYTES,
         patience: float = PATIENCE_S,
+        listen: str = "127.0.0.1:0",
+        advertise: str | None = None,
         security: Security = OPEN,
     ) -> None:
         self.name = check_name("a publisher", name or f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}")
@@ -95,7 +100,7 @@ class Publisher:
         self._starting_spark = threading.Lock()
         self._bulk_rows = bulk_rows
         self._options = SessionOptions(window_bytes, patience, token_interval)
-        self._security = security
+        security.check_place(listen)
         self._ownership = Ownership(coordination, self.name)
         self._changed = threading.Event()
         self._stale = True
@@ -110,7 +115,15 @@ class Publisher:
         self._nodes = NodeCache(coordination, self._on_change)
         taken = PublisherExists(f"a publisher {self.name!r} is running already; give this one another name")
         self._membership = Membership(self._nodes, coordination, ("publishers", self.name), taken)
-        self._membership.join(self._record)
+        self._server = ExchangeServer(
+            self.name, listen, security, security.keys, advertise=advertise, patience_s=patience
+        )
+        self._bulk = BulkSender(self._server, security)
+        try:
+            self._membership.join(self._record)
+        except BaseException:
+            self._server.close()
+            raise
         self._lease = Lease(coordination)
         self._outbox = Outbox(self._ownership)
         self._assignment = Assignment(
@@ -121,9 +134,10 @@ class Publisher:
             self._pumps.running,
             self.may_send,
             self._changed.set,
-            security=security,
+            server=self._server,
             options=self._options,
         )
+        self._server.start(self._assignment.on_message, self._assignment.on_broken, self._bulk.on_offer)
         self._reporter = Reporter(
             coordination,
             self.name,
@@ -134,6 +148,11 @@ class Publisher:
         coordination.client.add_listener(self._on_state)
         self._thread = threading.Thread(target=self._control, name="tidings-control", daemon=True)
         self._thread.start()
+
+    @property
+    def address(self) -> str:
+        """Where subscribers come to."""
+        return self._server.address
 
     @property
     def flows(self) -> list[Flow]:
@@ -161,7 +180,7 @@ class Publisher:
         self._reporter.close()
         self._pumps.close()
         self._outbox.close()
-        self._assignment.disconnect()
+        self._server.close()
         if self._coordination.client.connected:  # else what is left goes with the session
             with contextlib.suppress(TidingsError):
                 self._release_given_up()
@@ -243,7 +262,7 @@ class Publisher:
         for session in list(self._assignment.sessions()):
             self._outbox.end(session)
         self._given_up.clear()
-        self._assignment.disconnect()
+        self._server.disconnect()
         self._membership.lost()
         self._nodes.forget()
         self._coordination.ping()
@@ -288,11 +307,19 @@ class Publisher:
         return {
             "streams": sorted(self._chosen) if self._chosen is not None else None,
             "draining": self._draining,
+            "address": self._server.address,
+            "applications": self._applications(),
             "replica": self._replica,
             "unreadable": self._pumps.unreadable,
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
+
+    def _applications(self) -> list[str]:
+        """Whose subscribers should be connected: those with flows that are here, or are meant to be."""
+        planned = {flow.application for flow, owner in self._plan.owners.items() if owner == self.name}
+        here = {flow.application for pump in list(self._pumps.running.values()) for flow in list(pump.flows)}
+        return sorted(planned | here)
 
     def _take(self, flows: list[Flow], applications: Mapping[str, Application]) -> bool:
         """Become the owner of flows; False if one should be tried again, though nothing in ZooKeeper changes."""
@@ -374,4 +401,4 @@ class Publisher:
         with self._starting_spark:  # by one caravan only
             spark = self._spark() if callable(self._spark) else self._spark
         assert spark is not None
-        send_in_bulk(spark, log, after, upto, group, self._security)
+        self._bulk.send(spark, log, after, upto, group)

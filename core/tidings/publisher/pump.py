@@ -12,13 +12,14 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from tidings.applications import Application
 from tidings.errors import ENDING, DeliveryFailed, LogRestored, PositionsLost, TidingsError
 from tidings.flows import Flow
-from tidings.logs import Log, TailedLog, containing_errors, identity_of
+from tidings.logs import Log, Read, TailedLog, containing_errors, identity_of
 from tidings.positions import Bounds, Position, Positions
 from tidings.publisher.allocation import Allocation
 from tidings.publisher.bulk import BULK_LIMIT_ROWS, BULK_ROWS
@@ -39,6 +40,17 @@ Rides = dict[FlowSession, Ride]
 Bulk = Callable[[Log, Positions, Positions, "list[FlowSession]"], None]
 """Sends what lies between two positions to flows, and returns when it is processed."""
 Serve = Callable[[Caravan, Rides, "str | None"], bool]
+
+
+class LogTrouble(NamedTuple):
+    """Why a log cannot be read, and since when nobody has read in it."""
+
+    since: float
+    reason: str
+    caravan: Caravan | None = None
+    """Who has met with it."""
+    failing: bool = True
+    """Whether it was so the last time. One that could be opened, and has not told anything yet, may fail again."""
 
 
 class Pump:
@@ -67,7 +79,7 @@ class Pump:
         self._read_rows = read_rows
         self._bulk = bulk if not self._tailed else None
         self._bulk_rows = bulk_rows
-        self._trouble: tuple[float, str] | None = None
+        self._trouble: LogTrouble | None = None
         self._stopped = threading.Event()
         self.allocation = Allocation(
             stream.name,
@@ -109,13 +121,35 @@ class Pump:
     def broken(self, patience: float) -> str | None:
         """Why the log cannot be read, if that has been so for so many seconds."""
         trouble = self._trouble
-        return trouble[1] if trouble is not None and time.monotonic() - trouble[0] > patience else None
+        if trouble is None or not trouble.failing or time.monotonic() - trouble.since <= patience:
+            return None
+        return trouble.reason
 
-    def _note_trouble(self, error: TidingsError) -> None:
+    @property
+    def trouble(self) -> str | None:
+        """Why the log could not be read, if nothing was read since."""
+        trouble = self._trouble
+        return None if trouble is None or (trouble.caravan and trouble.caravan.closed) else trouble.reason
+
+    def suspect(self, reason: str) -> None:
+        """It could not be read before, for this reason; that it could be opened does not say that it can be now."""
+        self._trouble = LogTrouble(time.monotonic(), reason, failing=False)
+
+    def _note_trouble(self, error: TidingsError, caravan: Caravan | None = None) -> None:
         known = self._trouble
-        if known is None or known[1] != str(error):  # said once
+        if known is None or known.reason != str(error):  # said once
             logger.warning("stream %r: %s", self.stream.name, error)
-        self._trouble = (known[0] if known is not None else time.monotonic(), str(error))
+        self._trouble = LogTrouble(time.monotonic() if known is None else known.since, str(error), caravan)
+
+    def _end_trouble(self, trouble: LogTrouble, caravan: Caravan, after: Positions, read: Read) -> None:
+        """A read has not failed. Trouble is over when who had it has come further, or to the end of the log."""
+        further = any(read.upto[shard] > at for shard, at in after.items())
+        if not further and any(at < self._log.bounds()[shard].head for shard, at in after.items()):
+            self._trouble = trouble._replace(failing=False)
+        elif trouble.caravan is None or trouble.caravan is caravan or trouble.caravan.closed:
+            self._trouble = None
+        else:
+            self._trouble = trouble._replace(since=time.monotonic())
 
     def _run(self, caravan: Caravan) -> None:
         try:
@@ -123,7 +157,7 @@ class Pump:
                 try:
                     busy = self._may_send() and time.monotonic() >= caravan.ready and self.step(caravan)
                 except TidingsError as error:
-                    self._note_trouble(error)
+                    self._note_trouble(error, caravan)
                     busy = False
                     self._stopped.wait(RETRY_S)
                 except ENDING:
@@ -207,9 +241,11 @@ class Pump:
         return reliable if behind >= self._bulk_rows else {}
 
     def _read_and_send(self, caravan: Caravan, rides: Rides, identity: str | None) -> bool:
+        after = Positions(self._stands(rides))
         with containing_errors(self.stream.name):
-            rows, upto = caravan.reader.read(Positions(self._stands(rides)), self._read_rows)
-        self._trouble = None
+            rows, upto = read = caravan.reader.read(after, self._read_rows)
+            if self._trouble is not None:
+                self._end_trouble(self._trouble, caravan, after, read)
         if self.log_identity != identity:
             return True  # it was made anew meanwhile, and these are perhaps other updates than those that come next
         with self.lock:

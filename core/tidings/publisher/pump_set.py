@@ -63,10 +63,13 @@ class PumpSet:
             wanted = wanted | self._unreadable.keys()
         for name in wanted - self.running.keys():
             try:
-                self.running[name] = self._make(defined[name])
-                self._unreadable.pop(name, None)
+                pump = self._make(defined[name])
             except TidingsError as error:
                 self._note_unreadable(name, str(error))
+            else:
+                if (reason := self._unreadable.pop(name, None)) is not None:
+                    pump.suspect(reason)
+                self.running[name] = pump
 
     def give_up(self, stream: str, reason: str) -> None:
         """Leave a stream whose log cannot be read to others."""

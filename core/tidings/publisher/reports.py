@@ -2,7 +2,7 @@
 
 ```
 /<root>/caravans/<stream>               an operator's word: policy, limits, and how often to begin again
-/<root>/caravans/<stream>/<publisher>   ephemeral: the caravans, and how much was read and sent
+/<root>/caravans/<stream>/<publisher>   ephemeral: the caravans, how much was read and sent, why no more can be
 ```
 """
 
@@ -18,7 +18,7 @@ from tidings.allocation_policies import Limits
 from tidings.coordination.origins import note_origin, read_farthest, read_origin
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
-from tidings.errors import ENDING, InvalidOption, TidingsError
+from tidings.errors import ENDING, ForeignValue, InvalidOption, TidingsError
 from tidings.flows import Flow
 from tidings.logs import FollowedLog, MovableLog, TailedLog
 from tidings.positions import Position, Positions
@@ -115,6 +115,7 @@ class Reporter:
             "caravans": [one.to_json() for one in pump.allocation.caravans()],
             "bytes_read": pump.bytes_read,
             "bytes_sent": pump.bytes_sent,
+            "trouble": pump.trouble,
         }
         self._coordination.claim(record, PLACE, stream, self._publisher, again=True)
 
@@ -157,6 +158,17 @@ class Reporter:
         for one in (one for one in pump.sessions() if one.log_identity == pump.log_identity):
             found[one.shard] = max(one.sent, found.get(one.shard, one.sent))
         return Positions({shard: at for shard, at in found.items() if at.seq >= 0})
+
+
+def read_troubles(tree: Coordination, stream: str) -> dict[str, str]:
+    """Why publishers could not read the log of a stream, by their names; those that can are left out."""
+    found: dict[str, str] = {}
+    for name in tree.children(PLACE, stream):
+        with contextlib.suppress(ForeignValue):
+            record = tree.read(PLACE, stream, name)
+            if record and isinstance(told := record.get("trouble"), str):
+                found[name] = told
+    return found
 
 
 def read_datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:

@@ -26,15 +26,17 @@ from kazoo.protocol.states import KazooState
 from tidings.coordination.lease import Lease
 from tidings.coordination.membership import Membership, sweep
 from tidings.coordination.node_cache import NodeCache
+from tidings.coordination.publisher_record import PublisherRecord
 from tidings.coordination.subscriber_record import SubscriberRecord
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.errors import CoordinationUnavailable, SubscriberExists, TidingsError
 from tidings.flows import Flow
 from tidings.handlers import HandlerCaller
 from tidings.names import check_name
+from tidings.subscriber.dialer import Dialer, Reply
 from tidings.subscriber.load import Weighing
-from tidings.subscriber.server import Reply, SubscriberServer
 from tidings.subscriber.workers import HeldFlow, Workers
+from tidings.wire.channel import is_address
 from tidings.wire.protocol import NO_ERA, Era, Message, era_of, flow_message, flow_of
 from tidings.wire.security import OPEN, Security
 
@@ -46,13 +48,12 @@ class Subscriber:
 
     | option | default | meaning |
     | --- | --- | --- |
-    | `address` | `127.0.0.1:0` | where to listen; port 0 takes a free one |
     | `id` | made up | names this instance; no two may have one id at a time |
     | `capacity` | 1 | its share of the flows, beside other subscribers' |
     | `workers` | 1 | how many flows are processed at once |
     | `load_interval` | 10 | seconds between looks at the load, by which flows are shared with `balance="zookeeper"` |
     | `retries` | 5 | how often a callback that raises is called again before its flow is parked |
-    | `security` | none | a shared token, and TLS |
+    | `security` | none | the application's key, and TLS |
     """
 
     def __init__(
@@ -61,7 +62,6 @@ class Subscriber:
         application: str,
         handler: Any,
         *,
-        address: str = "127.0.0.1:0",
         id: str | None = None,
         capacity: float = 1.0,
         workers: int = 1,
@@ -79,23 +79,19 @@ class Subscriber:
         self._leaving = False
         self._closed = threading.Event()
         self._changed = threading.Event()
+        self._changed.set()  # nobody has looked yet
         self._caller = HandlerCaller(handler, retries, backoff, self._closed)
         self._lease = Lease(coordination)
         self._workers = Workers(self._caller, workers, self._lease.valid, self._closed)
         self._weighing = Weighing(self._workers.meter, capacity, load_interval)
         self._nodes = NodeCache(coordination, self._changed.set)
-        self._server = SubscriberServer(self, address, security)
-        self.address = f"{address.rpartition(':')[0]}:{self._server.port}"
+        self._dialer = Dialer(self, security)
         self._place = ("applications", application, "subscribers", self.id)
         taken = SubscriberExists(
             f"application {application!r} has a subscriber {self.id!r} already; give this one another id"
         )
         self._membership = Membership(self._nodes, coordination, self._place, taken)
-        try:
-            self._membership.join(self._record)
-        except BaseException:
-            self._server.leave()
-            raise
+        self._membership.join(self._record)
         coordination.client.add_listener(self._on_state)
         self._watcher = threading.Thread(target=self._watch, name="tidings-subscriber", daemon=True)
         self._watcher.start()
@@ -135,7 +131,7 @@ class Subscriber:
         for held in self._open_flows():
             self._workers.drop(held, "the subscriber leaves")
         self._lease.close()
-        self._server.leave()
+        self._dialer.leave()
 
     def __enter__(self) -> Subscriber:
         return self
@@ -158,7 +154,8 @@ class Subscriber:
 
     @property
     def _record(self) -> dict[str, Any]:
-        return {"address": self.address, **self._weighing.record, "leaving": self._leaving, "pid": os.getpid()}
+        about = {"leaving": self._leaving, "unreachable": self._dialer.troubles, "pid": os.getpid()}
+        return {**self._weighing.record, **about}
 
     def _weigh(self) -> None:
         """Look at the load now and then, beside that of the others."""
@@ -182,16 +179,30 @@ class Subscriber:
             self._changed.clear()
             with self._workers.lock:
                 known = list(self._held.values())
+            self._dialer.check()
             try:
                 with self._surviving("its load"):
                     self._weigh()
                 with self._surviving("its registration"):
                     self._membership.keep(self._record)
+                with self._surviving("its publishers"):
+                    self._dialer.keep(self._publishers())
                 for held in known:
                     with self._surviving(f"flow {held.flow}"):
                         self._review(held)
             except CoordinationUnavailable as error:
                 logger.debug("subscriber %s: %s", self.id, error)
+
+    def _publishers(self) -> dict[str, str]:
+        """Where the publishers are that have flows of this application."""
+        names = self._nodes.children("publishers")
+        values = {name: self._nodes.value("publishers", name) for name in names}
+        records = {name: PublisherRecord.from_json(value) for name, value in values.items() if value is not None}
+        return {
+            name: record.address
+            for name, record in records.items()
+            if record is not None and self.application in record.applications and is_address(record.address)
+        }
 
     @contextlib.contextmanager
     def _surviving(self, what: str) -> Iterator[None]:
@@ -258,6 +269,8 @@ class Subscriber:
                 start += count
         elif message["t"] in ("token", "loss", "skipped", "close"):
             self._enqueue(message, None, reply)
+        elif message["t"] == "fetch":
+            self._dialer.fetch(message, reply)
         else:
             raise ValueError(f"a message of unknown type {message['t']!r}")
 
@@ -326,7 +339,7 @@ class Subscriber:
             if message["t"] == "close":
                 self._opening.discard((flow, era))  # which comes too late now
             held = self._held.get(flow)
-            if held is not None and held.open and held.era == era:
+            if held is not None and held.open and held.era == era and held.reply in (reply, reply.parent):
                 self._workers.add(held, era, message, rows, reply)
                 return
         reason = "that epoch is over" if held is not None else "the flow is not open"

@@ -23,8 +23,8 @@ from tidings.datamarkers import Datamarker
 from tidings.flows import Flow
 from tidings.handlers import HandlerCaller
 from tidings.positions import Position
+from tidings.subscriber.dialer import Reply
 from tidings.subscriber.load import LoadMeter
-from tidings.subscriber.server import Reply
 from tidings.updates import TOMBSTONE, to_updates
 from tidings.wire.protocol import NO_ERA, Era, Message, flow_message
 
@@ -41,7 +41,7 @@ class HeldFlow:
     incarnation: int = -1
     """ZooKeeper's transaction that made the flow's node: of an application that was made again it is a later one."""
     era: Era = NO_ERA
-    reply: Reply = lambda message: False
+    reply: Reply = field(default_factory=Reply)
     todo: deque[tuple[Era, Message, pa.RecordBatch | None, Reply]] = field(default_factory=deque)
     running: bool = False
     open: bool = False

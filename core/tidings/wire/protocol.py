@@ -1,9 +1,11 @@
 """What publishers and subscribers say to each other, over Arrow Flight.
 
-A subscriber runs a Flight server. A publisher opens one exchange with each subscriber and multiplexes flows on it. Each
-message is JSON in the metadata of a Flight message; a batch carries its rows beside it. Every message about a flow
-names the owner's epoch, and the turn: how often the owner has opened the flow. A subscriber refuses a message that is
-not of the flow's newest epoch and turn, and a publisher leaves answers to an earlier opening alone.
+A publisher is the server. A subscriber opens one exchange with each publisher that has flows of its application; both
+prove who they are (see `tidings.wire.handshake`), and flows are multiplexed on it. Each message is JSON in the
+metadata of a Flight message; a batch carries its rows beside it. Every message about a flow names the owner's epoch,
+and the turn: how often the owner has opened the flow. A subscriber refuses a message that is not of the flow's newest
+epoch and turn, and a publisher leaves answers to an earlier opening alone. Nobody speaks of a flow but on the exchange
+on which it was opened, or on one that was named there by `fetch`.
 
 | from the publisher | |
 | --- | --- |
@@ -14,6 +16,7 @@ which seq, if nothing is left out; a tombstone stands for the run of updates tha
 | `loss` | the log does not hold these positions any more |
 | `skipped` | so many updates were too old for a realtime application |
 | `close` | the flow ends here; answered by `closed` |
+| `fetch` | more rows are to be had by an exchange with another process, at this address |
 | `ping` | answered by `pong`, by a subscriber that is there |
 
 | from the subscriber | |
@@ -23,15 +26,13 @@ which seq, if nothing is left out; a tombstone stands for the run of updates tha
 | `ack` | the answer to `token` |
 | `parked` | the handler failed again and again |
 | `pong` | the answer to `ping` |
-| `bye` | the subscriber leaves: end the exchange |
+| `bye` | it ends the exchange, because of what it was told |
 """
 
 from __future__ import annotations
 
 import json
 from typing import Any, NamedTuple
-
-import pyarrow as pa
 
 from tidings.errors import InvalidName
 from tidings.flows import Flow
@@ -40,8 +41,9 @@ from tidings.positions import Position
 from tidings.stream_definition import MAX_SHARDS
 from tidings.texts import printable
 
-PROTOCOL = 1
-MAX_METADATA_BYTES = 2**20
+PROTOCOL = 2
+MAX_METADATA_BYTES = 2**20  # of what a publisher says: a batch may have parts of very many flows
+MAX_ANSWER_BYTES = 2**16  # of what a subscriber says
 MAX_REASON_CHARACTERS = 500
 MAX_MESSAGE_BYTES = 64 * 2**20
 
@@ -110,17 +112,17 @@ def pair(position: Position) -> list[int]:
     return [position.seq, position.index]
 
 
-def encode(message: Message) -> pa.Buffer:
+def encode(message: Message) -> bytes:
     """A message as it travels."""
-    return pa.py_buffer(json.dumps(message).encode())
+    return json.dumps(message).encode()
 
 
-def decode(metadata: pa.Buffer | None) -> Message:
+def decode(metadata: bytes | memoryview) -> Message:
     """The message that a peer sent; ValueError if it is none."""
-    if metadata is None or metadata.size > MAX_METADATA_BYTES:
+    if not 0 < len(metadata) <= MAX_METADATA_BYTES:
         raise ValueError("a message without metadata, or with too much of it")
     try:
-        message = json.loads(metadata.to_pybytes())
+        message = json.loads(bytes(metadata))
     except RecursionError:
         raise ValueError("a message that is nested too deeply") from None
     if not isinstance(message, dict) or not isinstance(message.get("t"), str):

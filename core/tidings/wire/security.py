@@ -2,50 +2,109 @@
 
 from __future__ import annotations
 
+import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidings.errors import InvalidOption
+from tidings.identity.keys import MIN_SECRET_CHARACTERS, application_key, job_key
+from tidings.metrics import parse_address
+
+
+def trusting(authority: Path) -> ssl.SSLContext:
+    """What trusts those whose certificate this one has signed."""
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except (ssl.SSLError, OSError):
+        raise InvalidOption(f"{str(authority)!r} is no certificate in PEM, which TLS needs to trust others") from None
 
 
 @dataclass(frozen=True)
 class Security:
-    """How publishers and subscribers know each other: a shared token, and TLS.
+    """How publishers and subscribers know each other: keys, and TLS.
 
-    A publisher shows `token`, and a subscriber lets in who shows it, or one of those `accepted` beside it while a new
-    token is rolled out. A subscriber has `certificate` and `key` (PEM files); a publisher has `authority`, the
-    certificate that signed them.
+    A publisher has the `secret` of the cluster; a subscriber has the `application_key` that is made of it (or the
+    secret itself, if it may know that). Neither ever travels. Those `accepted` are good too, while a new one is rolled
+    out. Without any, everybody is let in who can connect; a publisher then listens on this machine alone, unless
+    `insecure` says that more is meant.
+
+    For TLS a publisher has `certificate` and `key` (PEM files), and a subscriber has `authority`, the certificate that
+    signed them. A publisher with an `authority` wants certificates of subscribers too, who have theirs in the same way.
     """
 
-    token: str | None = None
+    secret: str | None = None
+    application_key: str | None = None
+    accepted: tuple[str, ...] = ()
     certificate: Path | None = None
     key: Path | None = None
     authority: Path | None = None
-    accepted: tuple[str, ...] = ()
+    insecure: bool = False
 
     def __post_init__(self) -> None:
+        if self.secret and self.application_key:
+            raise InvalidOption("give the secret of the cluster or a key of the application, not both")
+        if any(len(one) < MIN_SECRET_CHARACTERS for one in self._known):
+            raise InvalidOption(
+                f"a secret of fewer than {MIN_SECRET_CHARACTERS} characters is guessed: `tidings keys new` makes one"
+            )
         if (self.certificate is None) != (self.key is None):
             raise InvalidOption("TLS needs both a certificate and its key")
         for path in (self.certificate, self.key, self.authority):
             if path is not None and not Path(path).is_file():
                 raise InvalidOption(f"there is no file {path}, which TLS needs")
-        if self.certificate is not None:
-            try:
+        try:
+            if self.certificate is not None:
                 # A key that is encrypted is refused, and its password not asked for.
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key, password="")
-            except (ssl.SSLError, OSError) as error:
-                reason = getattr(error, "reason", None) or error
-                pair = f"{str(self.certificate)!r} and {str(self.key)!r}"
-                raise InvalidOption(f"{pair} are no certificate in PEM with its key: {reason}") from None
+        except (ssl.SSLError, OSError) as error:
+            reason = getattr(error, "reason", None) or error
+            pair = f"{str(self.certificate)!r} and {str(self.key)!r}"
+            raise InvalidOption(f"{pair} are no certificate in PEM with its key: {reason}") from None
+        if self.authority is not None:
+            trusting(self.authority)
 
     @property
-    def tokens(self) -> tuple[str, ...]:
-        """All tokens that let a publisher in; none if everybody is."""
-        return (self.token, *self.accepted) if self.token else self.accepted
+    def _known(self) -> tuple[str, ...]:
+        first = self.secret or self.application_key
+        return (first, *self.accepted) if first else self.accepted
+
+    def keys(self, application: str) -> list[str]:
+        """The keys of an application that are good here; none if everybody is let in."""
+        if self.application_key:
+            return list(self._known)
+        return [application_key(secret, application) for secret in self._known]
+
+    def job_keys(self, application: str, job: str) -> list[str]:
+        """The keys by which an application and the tasks of a job know each other."""
+        return [job_key(key, job) for key in self.keys(application)]
+
+    def check_place(self, listen: str) -> None:
+        """`InvalidOption` if whoever can connect there would be let in, and that may be others than this machine."""
+        if not self._known and not self.insecure and not is_loopback(parse_address(listen)[0]):
+            raise InvalidOption(
+                f"whoever can reach {listen} would get every update: give publishers the secret of the cluster (see "
+                "`tidings keys new`), or say that this is meant by --insecure"
+            )
 
     def __repr__(self) -> str:
-        return f"Security(token={'…' if self.token else None}, certificate={self.certificate})"
+        known = {"secret": self.secret, "application_key": self.application_key}
+        shown = [f"{name}=…" for name, value in known.items() if value]
+        return f"Security({', '.join([*shown, f'certificate={self.certificate}'])})"
 
 
 OPEN = Security()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it.
+
+    >>> is_loopback("127.0.0.2"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -47,10 +47,83 @@ def test_a_payload_says_what_the_row_said(values: list[tuple[str, str | None]]) 
         assert json.loads(row["payload"]) == {"id": one, 'the "name"': other}
 
 
-@given(st.lists(st.tuples(texts, texts), min_size=1, max_size=20, unique=True))
-def test_different_keys_are_different_objects(keys: list[tuple[str, str]]) -> None:
-    made = changes({"a": [one for one, _ in keys], "b": [other for _, other in keys]}, key=("a", "b"))
-    assert len({row["object"] for row in rows(made)}) == len(keys)
+odd_texts = st.text("ab./\"#,%'\\\\\u00e9", max_size=6) | st.sampled_from(["NULL", "%2C", "x" * 1100, "x," * 600])
+Named = tuple[str, str, tuple[str | None, ...]]
+"""A row: its schema, its table, and its key. One without a key, or with a NULL in it, is the table's."""
+
+
+def object_of(named: Named) -> str:
+    schema, table, key = named
+    values: dict[str, list[str | None]] = {f"k{place}": [value] for place, value in enumerate(key)}
+    made = replace(changes(values or {"id": ["1"]}, tuple(values)), schema=schema, table=table)
+    name: str = rows(made, payload="none")[0]["object"]
+    return name
+
+
+def rows_of(names: st.SearchStrategy[tuple[str, str]]) -> st.SearchStrategy[list[Named]]:
+    """Different rows of different tables; each table has a key of its own."""
+    parts = st.dictionaries(names, st.integers(0, 3), min_size=1, max_size=4)
+    return parts.flatmap(
+        lambda tables: st.lists(
+            st.sampled_from(sorted(tables)).flatmap(
+                lambda table: st.tuples(*[odd_texts] * tables[table]).map(lambda key: (*table, key))
+            ),
+            min_size=1,
+            max_size=8,
+            unique=True,
+        )
+    )
+
+
+@given(rows_of(st.tuples(odd_texts, odd_texts).filter(lambda name: max(map(len, name)) < 20)))
+@settings(deadline=None)
+def test_different_rows_of_different_tables_are_different_objects(named: list[Named]) -> None:
+    found = {one: object_of(one) for one in named}
+    # What looks like the name of a long key is a key, too.
+    for (schema, table, key), name in list(found.items()):
+        if len(key) == 1:
+            alike = schema, table, (name.rpartition("/")[2],)
+            found[alike] = object_of(alike)
+    assert len(set(found.values())) == len(found)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (("a.b", "c", ("1",)), ("a", "b.c", ("1",))),
+        (("public", "victim", ("1",)), ("public", "victim/1", ())),
+        (("public", 'victim/1"', ("2",)), ("public", "victim", ('1"/2',))),
+        (("public", '"victim/1"', ()), ("public", "victim/1", ())),
+        (("public", "item", ("x", None)), ("public", "item", ("x", "NULL"))),
+        (("public", "item", ("1,2", "3")), ("public", "item", ("1", "2,3"))),
+    ],
+)
+def test_names_that_look_alike_are_told_apart(one: Named, other: Named) -> None:
+    assert object_of(one) != object_of(other)
+
+
+def test_a_short_key_that_looks_like_the_name_of_a_long_one_is_none() -> None:
+    long = object_of(("public", "item", ("x" * 2000,)))
+    assert object_of(("public", "item", (long.removeprefix("public.item/"),))) != long
+
+
+@pytest.mark.parametrize(
+    ("named", "name"),
+    [
+        (("public", "item", ("1",)), "public.item/1"),
+        (("public", "item", ("1", "a,b%")), "public.item/1,a%2Cb%25"),
+        (("Shop", "the items", ("a/b.c#%,",)), "Shop.the items/a/b.c#%,"),
+        (("data", "orders.v2", ("1",)), "data.orders.v2/1"),
+        (("public", "item", ("#1",)), "public.item/#1"),
+        (("public", "item", ()), "public.item"),
+        (("public", "item", (None,)), "public.item"),
+        (("a.b", "c/d", ("1",)), '"a.b"."c/d"/1'),
+        (("public", '"x"', ("1",)), 'public."""x"""/1'),
+        (("public", "item", ("1", None)), "public.item"),
+    ],
+)
+def test_what_objects_are_called(named: Named, name: str) -> None:
+    assert object_of(named) == name
 
 
 def test_numbers_and_json_stand_as_they_are_and_what_is_unknown_is_left_out() -> None:

@@ -10,6 +10,7 @@ from tests.connectors.mysql.test_losses import heard
 from tests.support import mysql_server
 from tests.support.mysql_server import Scene, heads, listed, needs_mariadb, places
 from tidings.filters import parse
+from tidings.updates import shard_of
 
 password, server, scene = mysql_server.password, mysql_server.shared_server, mysql_server.scene
 pytestmark = needs_mariadb
@@ -100,3 +101,21 @@ def test_a_value_that_was_no_text_is_not_told_and_what_mends_it_comes(people: Sc
     rows, losses = heard(log, after)
     assert rows == [1]
     assert len(losses) == 1
+
+
+@pytest.mark.parametrize("image", ["FULL", "MINIMAL"])
+def test_a_row_that_goes_to_another_shard_ends_in_its_old_one_if_the_log_says_so(people: Scene, image: str) -> None:
+    log = people.log("person", shard="city", shards=64)
+    after = heads(log)
+    people.sql(
+        f"SET SESSION binlog_row_image = '{image}'",
+        "INSERT INTO person VALUES (1, 'Rome', NULL), (2, NULL, NULL), (3, 'Bern', NULL)",
+        "UPDATE person SET city = 'Paris' WHERE id IN (1, 2)",
+        "UPDATE person SET good = TRUE WHERE id <> 2",
+    )
+    rows = [row for row in listed(log.tail(after, 1000)) if row["attributes"]["operation"] == "delete"]
+    ended = [(row["object"].rpartition("/")[2], row["shard"]) for row in rows]
+    if image == "FULL":
+        assert ended == [("1", shard_of("Rome", 64)), ("2", shard_of(rows[1]["object"], 64))]
+    else:
+        assert ended == []

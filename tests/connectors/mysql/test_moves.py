@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.support.mysql_server import ITEMS, PASSWORD, Server, follow, needs_mariadb, running
 from tests.support.subscribers import Seen
+from tidings.cli.apply_plan import carry_out, plan
 from tidings.cluster import Cluster
+from tidings.config.spec import load
 from tidings.coordination.origins import read_origin
-from tidings.errors import LogMismatch
+from tidings.errors import InvalidConfig, LogMismatch
 from tidings.flow_status import status
 from tidings.testing import eventually
 
@@ -74,7 +78,7 @@ def test_a_stream_goes_on_at_a_replica_and_at_no_other_server(cluster: Cluster, 
         replica.sql("STOP SLAVE")
         insert(primary, 4)
         eventually(lambda: 4 in heard(seen) and acknowledged(), timeout=30)
-        behind = rf"ends with transaction {replica.seq()}, and the stream has read {primary.seq()}: wait until"
+        behind = rf"ends with transaction {replica.seq()}, and the stream is at {primary.seq()}: wait until"
         with pytest.raises(LogMismatch, match=behind):
             cluster.move_stream("shop", replica.address("shop"))
         replica.sql("START SLAVE")
@@ -147,3 +151,37 @@ def test_an_older_copy_of_the_server_that_was_written_to_is_refused(
             told = r"has rows, and the stream has read none between" if quiet else r"has other rows \(digest \w+\)"
             with pytest.raises(LogMismatch, match=told):
                 cluster.move_stream("shop", copy.address("shop"))
+
+
+def test_a_replica_is_taken_only_if_it_replicates_the_server_of_the_stream(
+    cluster: Cluster, servers: tuple[Server, Server], tmp_path: Path
+) -> None:
+    primary, replica = servers
+    options = {"tables": ["shop.items"]}
+    other = replica.address("shop")
+    for last in ("CREATE TABLE shop.others (id INT)", "INSERT INTO shop.items VALUES (1, 'x')"):
+        primary.sql(last)
+        cluster.create_stream("shop", 2, primary.address("shop"), options=options, replicas={"east": other})
+        cluster.drop_stream("shop")
+    # A server of the same id that has done as much, and the same; but at another time.
+    with running(1) as stranger:
+        stranger.sql("CREATE DATABASE shop", TABLE, "CREATE TABLE shop.others (id INT)")
+        while stranger.seq() < primary.seq():
+            insert(stranger, 1 + stranger.seq())
+        refused = rf"MariaDB at \S+ has 0-1-{primary.seq()} .* where the log of the stream has 0-1-{primary.seq()} "
+        replicas = {"east": other, "west": stranger.address("shop")}
+        with pytest.raises(LogMismatch, match=refused):
+            cluster.create_stream("shop", 2, primary.address("shop"), options=options, replicas=replicas)
+        assert cluster.streams() == []
+        # The same in a file, for a stream that is new and for one that is there.
+        file = tmp_path / "tidings.yml"
+        stream = {"shards": 2, "log": primary.address("shop"), "options": options, "replicas": replicas}
+        file.write_text(json.dumps({"streams": {"shop": stream}}))
+        spec = load(file)
+        for _ in range(2):
+            with pytest.raises(InvalidConfig, match=rf"^\S+: streams\.shop\.replicas\.west: {refused}"):
+                plan(spec, cluster)
+            cluster.create_stream("shop", 2, primary.address("shop"), options=options)
+        file.write_text(json.dumps({"streams": {"shop": {**stream, "replicas": {"east": other}}}}))
+        carry_out(plan(load(file), cluster), cluster)
+        assert cluster.stream("shop").definition.replicas == {"east": other}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,6 +37,7 @@ def mended(words: str, attempt: Callable[[], object], mend: Callable[[str], obje
     ("name", "value"),
     [
         ("binlog_format", "STATEMENT"),
+        ("binlog_format", "MIXED"),
         ("binlog_row_image", "MINIMAL"),
         ("binlog_row_metadata", "NO_LOG"),
     ],
@@ -42,6 +45,73 @@ def mended(words: str, attempt: Callable[[], object], mend: Callable[[str], obje
 def test_a_setting_that_is_wrong_is_told_with_the_statement_that_mends_it(scene: Scene, name: str, value: str) -> None:
     scene.server.sql(f"SET GLOBAL {name} = '{value}'")
     mended(f"has {name} = {value}", lambda: scene.log("items"), scene.server.sql, start="SET GLOBAL")
+
+
+def test_all_settings_and_all_privileges_that_are_wrong_are_told_at_once(scene: Scene) -> None:
+    scene.server.sql("SET GLOBAL binlog_format = 'MIXED', binlog_row_image = 'NOBLOB', binlog_row_metadata = 'MINIMAL'")
+    mended("NOBLOB", lambda: scene.log("items"), scene.server.sql, start="SET GLOBAL")
+    scene.server.sql("REVOKE REPLICATION SLAVE, BINLOG MONITOR ON *.* FROM tidings")
+    mended("may not read", lambda: scene.log("items"), scene.server.sql, start="GRANT ")
+
+
+@pytest.mark.parametrize(
+    ("fault", "words", "start"),
+    [
+        ("ALTER USER tidings ACCOUNT LOCK", "account is locked", "ALTER USER"),
+        ("ALTER USER tidings PASSWORD EXPIRE", "must SET PASSWORD", "ALTER USER"),
+        ("SET GLOBAL max_connections = 10", "Too many connections", "SET GLOBAL"),
+        ("ALTER USER tidings WITH MAX_USER_CONNECTIONS 1", "max_user_connections", "ALTER USER"),
+    ],
+)
+def test_what_the_server_refuses_is_told_with_the_statement_that_mends_it(fault: str, words: str, start: str) -> None:
+    with running() as server, contextlib.ExitStack() as taken:
+        scene = Scene(server)
+        taken.callback(scene.close)
+        server.sql(fault)
+        operator = taken.enter_context(contextlib.closing(server.connect()))
+        with contextlib.suppress(Exception):
+            for _ in range(20 if "onnections" in words else 0):
+                there = server.connect(
+                    unix_socket=None, host="127.0.0.1", port=server.port, user="tidings", password=PASSWORD
+                )
+                taken.callback(there.close)
+
+        def mend(statement: str) -> None:
+            operator.cursor().execute(statement.replace("<password>", PASSWORD))
+
+        mended(words, lambda: scene.log("items"), mend, start=start)
+
+
+def test_an_account_that_is_not_there_is_told_with_the_statement_that_makes_it(scene: Scene) -> None:
+    scene.server.sql("RENAME USER tidings TO other")
+    with pytest.raises(
+        LogUnavailable, match=r"does not let user 'tidings' in .*; if there is none, CREATE USER"
+    ) as caught:
+        scene.log("items")
+    made = re.search(r"CREATE USER [^;]*", str(caught.value))
+    assert made
+    scene.server.sql("SET SESSION sql_log_bin = 0", made[0].replace("<password>", PASSWORD))
+    mended("may not read the binary log", lambda: scene.log("items"), scene.server.sql, start="GRANT ")
+    scene.server.sql("DROP USER other")
+
+
+def test_an_account_that_wants_tls_is_told_where_to_name_a_certificate(scene: Scene) -> None:
+    scene.server.sql("ALTER USER tidings REQUIRE SSL")
+    try:
+        with pytest.raises(LogUnavailable, match=r"does not let user 'tidings' in .*ssl-ca in an option file"):
+            scene.log("items")
+    finally:
+        scene.server.sql("ALTER USER tidings REQUIRE NONE")
+
+
+def test_an_option_file_that_cannot_be_read_is_told_and_not_repeated(scene: Scene, tmp_path: Path) -> None:
+    file = tmp_path / "my.cnf"
+    file.write_text(f"password = {PASSWORD}\n")
+    with pytest.raises(
+        InvalidOption, match=r"names '\S+/my.cnf', which is no option file: begin it with \[client\]"
+    ) as caught:
+        scene.log("items", defaults_file=str(file))
+    assert PASSWORD not in str(caught.value)
 
 
 @pytest.mark.parametrize("privilege", ["REPLICATION SLAVE", "BINLOG MONITOR"])
@@ -57,7 +127,8 @@ def test_a_server_without_a_binary_log_is_told() -> None:
 
 
 def test_a_server_that_is_not_there_is_told(scene: Scene) -> None:
-    with pytest.raises(LogUnavailable, match=r"MariaDB at 127.0.0.1:1 cannot be reached"):
+    cure = r"MariaDB at 127.0.0.1:1 cannot be reached \(.*refused\)\): start it, or correct the address"
+    with pytest.raises(LogUnavailable, match=cure):
         open_log(replace(scene.definition("items"), log="mysql:mysql://tidings@127.0.0.1:1/d"))
 
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import tidings
-from tests.connectors.postgres.test_left_out import read_on
 from tests.connectors.postgres.test_preflight import cure, refused
 from tests.support import postgres_server
-from tests.support.postgres_server import Database, floors, places, read_all
+from tests.support.postgres_server import Database, floors, places, read_all, read_on
 from tidings.cluster import Cluster
 from tidings.logs import create_log, open_log
 from tidings.testing import eventually
-from tidings.updates import SCHEMA
+from tidings.updates import SCHEMA, shard_of
 
 database = postgres_server.database
 
@@ -167,7 +167,7 @@ def test_partitions_need_it_too_and_the_sentence_says_so(database: Database, roo
     if root:
         assert cure(refused(database.stream(**WANTED)), "ALTER TABLE") == statement
         database.execute("ALTER TABLE low REPLICA IDENTITY FULL")
-    keys = {"keys": {"public.person": ["id"], "public.low": ["id"]}}
+    keys = {"keys": {f"public.{asked}": ["id"]}}
     changes = "INSERT INTO person VALUES (1, 'Rome')", "UPDATE person SET city = 'Oslo'", "DELETE FROM person"
     assert told(database, *changes, **keys)[1:] == [
         (f"{asked}/1", "update", "Rome", "Oslo"),
@@ -258,3 +258,59 @@ def test_an_application_that_holds_the_rows_of_rome_hears_of_those_that_leave(
         assert not rome.heard & {"public.person/5", "public.person/6", "public.person/8"}
         people.execute("TRUNCATE person")
         eventually(lambda: not rome.rows)
+
+
+def shards_after(database: Database, *statements: str, **options: Any) -> tuple[dict[str, set[int]], list[Any]]:
+    """In which shards the objects are for one who applies all updates, shard by shard; and the ends."""
+    stream = database.stream(64, **{"shard": "city", **options})
+    with contextlib.closing(create_log(stream)) as log, contextlib.closing(log.reader()) as reader:
+        start = floors(log)
+        database.execute(*statements)
+        rows, _ = read_all(reader, start, log)
+        with contextlib.closing(log.reader()) as other:
+            assert read_all(other, start, log, limit=1)[0] == rows
+    found: dict[str, set[int]] = {}
+    for row in rows:
+        there = found.setdefault(row["object"], set())
+        (there.discard if row["attributes"]["operation"] == "delete" else there.add)(row["shard"])
+    assert len({(row["shard"], row["seq"], row["index"]) for row in rows}) == len(rows)
+    ends = [row for row in rows if row["attributes"]["operation"] == "delete"]
+    updates = {(row["seq"], row["index"]) for row in rows if row["attributes"]["operation"] == "update"}
+    assert all((row["seq"], row["index"]) in updates for row in ends)
+    return found, ends
+
+
+MOVES = (
+    "INSERT INTO person VALUES (1, 'Rome'), (2, NULL), (3, 'Oslo'), (4, 'Bern')",
+    "UPDATE person SET city = 'Paris' WHERE id IN (1, 2)",
+    "UPDATE person SET city = NULL WHERE id = 3",
+    "UPDATE person SET good = true",
+)
+AT = {
+    f"public.person/{n}": {shard_of(where, 64)}
+    for n, where in enumerate(["Paris", "Paris", "public.person/3", "Bern"], 1)
+}
+
+
+def test_a_row_that_goes_to_another_shard_ends_in_its_old_one(people: Database) -> None:
+    found, ends = shards_after(people, *MOVES)
+    assert found == AT
+    assert [json.loads(row["payload"]) for row in ends] == [
+        {"id": 1, "city": "Rome"},
+        {"id": 2, "city": None},
+        {"id": 3, "city": "Oslo"},
+    ]
+    assert all(set(row["attributes"]) == {"schema", "table", "operation"} for row in ends)
+
+
+def test_of_a_row_that_goes_to_another_shard_filters_hear_what_it_was(people: Database) -> None:
+    found, ends = shards_after(people, *MOVES, **WANTED)
+    assert found == AT
+    assert [row["attributes"].get("before.city") for row in ends] == ["Rome", None, "Oslo"]
+
+
+def test_where_the_log_does_not_say_what_it_was_nothing_is_made_up(people: Database) -> None:
+    people.execute("ALTER TABLE person REPLICA IDENTITY DEFAULT")
+    found, ends = shards_after(people, *MOVES)
+    assert ends == []
+    assert all(AT[name] <= shards for name, shards in found.items())

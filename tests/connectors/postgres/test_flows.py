@@ -16,12 +16,18 @@ from tests.support.made_anew import Datastore, flows_are_told
 from tests.support.places import ROOT
 from tests.support.postgres_server import Database, PostgresServer, floors, read_all
 from tests.support.snapshot_steps import rows_reach_who_comes_later
-from tests.support.subscribers import hearing
+from tests.support.subscribers import Copy, hearing
 from tidings.cli import main
 from tidings.cluster import Cluster, connect
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable
+from tidings.flow_status import status
+from tidings.logs import Read
+from tidings.positions import Positions
+from tidings.publisher import reports
 from tidings.testing import eventually
+from tidings.updates import SCHEMA
 from tidings_connectors.cdc import snapshot
+from tidings_connectors.postgres.reader import PostgresReader
 
 database, own_server, small_chunks = postgres_server.database, postgres_server.own_server, snapshot_steps.small_chunks
 
@@ -91,7 +97,7 @@ def test_a_slot_of_another_stream_or_cluster_is_not_taken_for_one_of_ours(
     elsewhere = f"{cluster.address}-other"
     with connect(elsewhere) as other, pytest.raises(LogMismatch, match="already, which may be another stream's"):
         other.create_stream("shop", 4, database.address(), options=database.options())
-    with pytest.raises(LogMismatch, match="give stream 'store' another by its option 'slot'"):
+    with pytest.raises(LogMismatch, match="belongs to stream 'shop' already: each stream has its own"):
         cluster.create_stream("store", 4, database.address(), options=database.options())
     assert [stream.name for stream in cluster.streams()] == ["shop"]
 
@@ -135,6 +141,39 @@ def test_who_comes_later_gets_the_rows_too_and_nobody_else_does(
     rows_reach_who_comes_later(
         cluster, "shop", tmp_path, 250, lambda number: database.execute(f"INSERT INTO item VALUES ({number})")
     )
+
+
+def test_why_a_log_cannot_be_read_is_told_until_something_is_read_though_it_can_be_opened(
+    cluster: Cluster, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, opened, damaged = PostgresReader.read, set[PostgresReader](), True
+
+    def failing_each_second_time(self: PostgresReader, after: Positions, limit: int) -> Read:
+        """As where the server takes its time to come to a place, and then fails."""
+        if not damaged:
+            return read(self, after, limit)
+        if self not in opened:
+            opened.add(self)
+            return Read(SCHEMA.empty_table(), after)
+        opened.remove(self)
+        raise LogUnavailable("there is a hole")
+
+    def told() -> set[tuple[str, str | None]]:
+        return {(one.state, one.reason) for one in status(cluster)}
+
+    monkeypatch.setattr(PostgresReader, "read", failing_each_second_time)
+    monkeypatch.setattr(reports, "REPORT_INTERVAL_S", 0.1)
+    cluster.create_stream("shop", 2, database.address(), options=database.options())
+    cluster.create_application("cache", ["shop"], start="earliest")
+    database.execute("CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1)")
+    copy = Copy()
+    with cluster.subscribe("cache", copy), cluster.publisher(patience=2):
+        eventually(lambda: told() == {("running", "there is a hole")})
+        epochs = {one.flow: one.epoch for one in status(cluster)}
+        found = eventually(lambda: [one for one in status(cluster) if one.epoch != epochs[one.flow]])  # taken again
+        assert {one.reason for one in found} == {"there is a hole"}
+        damaged = False
+        eventually(lambda: list(copy.rows) == ["public.item/1"] and told() == {("running", None)})
 
 
 @pytest.mark.slow

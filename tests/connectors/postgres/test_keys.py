@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.connectors.postgres.test_left_out import read_on
 from tests.connectors.postgres.test_values import changes, told
 from tests.support import postgres_server
-from tests.support.postgres_server import Database, floors
+from tests.support.postgres_server import Database, floors, read_on
 from tidings.errors import InvalidOption, PositionsLost
 from tidings.logs import create_log, ends, open_log
 from tidings.positions import Positions
@@ -114,6 +113,35 @@ def test_the_key_that_a_stream_names_is_that_of_its_snapshot_too(database: Datab
 def test_a_key_without_columns_is_refused(database: Database) -> None:
     with pytest.raises(InvalidOption, match=r"option 'keys\.public\.t'"):
         create_log(database.stream(keys={"public.t": []}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"public.u": ["id"]}, r"names table 'public.u', which is not in publication .* \(tables: public.t\)"),
+        ({"t": ["id"]}, "names table 't'"),
+        ({"public.t": ["id", "nr"]}, r"names column 'nr' of table 'public.t', .* \(columns: id, code\)"),
+    ],
+)
+def test_a_key_that_is_not_there_is_refused_before_anything_is_made(
+    database: Database, keys: dict[str, list[str]], problem: str
+) -> None:
+    with pytest.raises(InvalidOption, match=problem), full(database, keys=keys):
+        pass
+    assert database.execute("SELECT 1 FROM pg_replication_slots WHERE database = current_database()") == []
+
+
+def test_a_key_of_a_table_that_is_gone_since_is_told_and_its_rows_are_read(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    named: dict[str, Any] = {"keys": {"public.t": ["code"]}}
+    with full(database, **named):
+        insert(database, 1, 2)
+    database.execute("DROP TABLE t")
+    with contextlib.closing(create_log(database.stream(**named))) as log:
+        assert isinstance(log, PostgresLog)
+        assert [row["object"] for row in changes(log)] == ["public.t/c1", "public.t/c2"]
+    assert "option 'keys' names table 'public.t'" in caplog.text
 
 
 def test_a_key_is_known_though_the_log_was_opened_since(database: Database) -> None:

@@ -10,12 +10,10 @@ import pyarrow as pa
 import pytest
 
 from tests.support import postgres_server
-from tests.support.postgres_server import Database, floors, places
+from tests.support.postgres_server import Database, floors, read_on
 from tests.support.subscribers import Copy
 from tidings.cluster import Cluster
-from tidings.errors import PositionsLost
 from tidings.logs import create_log, open_log
-from tidings.positions import Position, Positions
 from tidings.testing import eventually
 from tidings_connectors.postgres import reader as reader_module
 from tidings_connectors.postgres.log import PostgresLog
@@ -23,7 +21,6 @@ from tidings_connectors.postgres.log import PostgresLog
 database = postgres_server.database
 
 ID = {"name": "id", "type": "int"}
-Lost = dict[int, tuple[Position, Position]]
 
 
 @pytest.fixture
@@ -34,25 +31,6 @@ def tables(database: Database) -> Database:
         "CREATE TABLE nameless (id int PRIMARY KEY)",
     )
     return database
-
-
-def read_on(log: Any, reader: Any, after: Positions, limit: int = 100) -> tuple[list[str], list[Lost], Positions]:
-    """What a flow would get: objects, and losses between them."""
-    head = log._slot.state().head
-    rows: list[dict[str, Any]] = []
-    losses: list[Lost] = []
-    while any(at < head for at in after.values()):
-        try:
-            read = reader.read(after, limit)
-        except PositionsLost as loss:
-            losses.append(loss.lost)
-            rows.append({"object": "loss", "seq": max(last.seq for _, last in loss.lost.values()), "index": -1})
-            after = Positions({**after, **{shard: last for shard, (_, last) in loss.lost.items()}})
-        else:
-            rows += read.rows.to_pylist()
-            after = read.upto
-    assert places(rows) == sorted(set(places(rows)))
-    return [row["object"] for row in rows], losses, after
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.connectors.postgres.test_left_out import read_on
 from tests.support import postgres_server
-from tests.support.postgres_server import Database, PostgresServer
+from tests.support.postgres_server import Database, PostgresServer, read_on
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable, PositionsLost
 from tidings.logs import create_log, open_log
 from tidings.positions import Position, Positions
@@ -64,7 +63,7 @@ def test_a_wrong_password(database: Database, role: str, monkeypatch: pytest.Mon
     sentence = refused(database.stream(user=role))
     assert "wrong" not in sentence
     statement = cure(sentence, "ALTER ROLE")
-    assert statement == f"ALTER ROLE \"{role}\" PASSWORD '...'"
+    assert statement == f"ALTER ROLE \"{role}\" LOGIN CONNECTION LIMIT -1 PASSWORD '...'"
     database.execute(statement.replace("...", "wrong"))
     create_log(database.stream(user=role)).close()
 

@@ -301,3 +301,18 @@ def test_a_role_that_may_not_read_a_table_or_all_of_it_is_told_before_anything_i
 def test_a_snapshot_needs_a_folder(database: Database) -> None:
     with pytest.raises(InvalidOption, match="a snapshot needs the option 'snapshot_folder'"):
         create_log(database.stream(snapshot=True))
+
+
+def test_tables_whose_names_look_alike_are_told_apart(database: Database, tmp_path: Path) -> None:
+    database.execute('CREATE SCHEMA "a.b"', "CREATE SCHEMA a")
+    tables = '"a.b".c', 'a."b.c"', '"a.b"."c/1"', '"a.b"."d""/1"'
+    for number, table in enumerate(tables):
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY, name text)")
+        database.execute(f"INSERT INTO {table} VALUES (1, 'first {number}')")
+    stream = with_snapshot(database, tmp_path)
+    create_log(stream).close()
+    for number, table in enumerate(tables):
+        database.execute(f"UPDATE {table} SET name = 'second {number}'")
+    found = {(json.loads(row["payload"])["name"], row["object"]) for row in whole(stream)}
+    names = ['"a.b".c/1', "a.b.c/1", '"a.b"."c/1"/1', '"a.b"."d""/1"/1']
+    assert found == {(f"{when} {number}", name) for when in ("first", "second") for number, name in enumerate(names)}

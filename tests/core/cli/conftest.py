@@ -21,7 +21,7 @@ def address(zookeeper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A cluster of the test's own, as the environment names it; the test's folder is the working directory."""
     address = f"{zookeeper}/{uuid.uuid4()}"
     monkeypatch.setenv("TIDINGS_ZOOKEEPER", address)
-    for name in ("TIDINGS_ZOOKEEPER_CREDENTIALS", "TIDINGS_TOKEN"):
+    for name in ("TIDINGS_ZOOKEEPER_CREDENTIALS", "TIDINGS_SECRET", "TIDINGS_APPLICATION_KEY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return address

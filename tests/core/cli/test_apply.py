@@ -11,10 +11,10 @@ import pytest
 
 import tidings.plugins
 from tests.support.commands import Run, told, with_entry_points
-from tidings.cli.apply_plan import execute, plan
+from tidings.cli.apply_plan import Action, carry_out, plan
 from tidings.cluster import Cluster
 from tidings.config.spec import load
-from tidings.errors import InvalidConfig
+from tidings.errors import InvalidConfig, LogUnavailable, NotTakenBack
 from tidings.stream_definition import StreamDefinition
 from tidings_connectors.delta.log import DeltaLog
 
@@ -108,7 +108,7 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(run: Run, joined: Cluster
         ),
         (
             "streams:\n  new: {shards: 4, log: delta:data/new}\n  b: {log: delta:data/contacts}\n",
-            "3: streams.b.log: is the log of stream 'contacts' in this cluster; each stream has its own",
+            "3: streams.b.log: delta:{folder}/data/contacts belongs to stream 'contacts' already: each stream has its",
         ),
         (
             "streams:\n  new: {log: delta:data/new}\n  b: {log: tape:x}\n",
@@ -164,7 +164,7 @@ def test_a_plan_that_was_overtaken_is_not_carried_out(run: Run, joined: Cluster,
     path.write_text(SPEC.replace("P1D", "P3D"))
     assert run("apply").code == 0
     with pytest.raises(InvalidConfig, match="stream 'clicks' was changed since the plan was made: apply again"):
-        execute(change, joined)
+        carry_out([change], joined)
     assert joined.stream("clicks").definition.retention_seconds == 3 * 86400
     assert retained(joined, "clicks") == (3 * 86400, None)
 
@@ -318,4 +318,138 @@ def test_an_option_that_is_written_out_as_it_is_anyway_is_no_change_of_places(
     (tmp_path / "tidings.yml").write_text(
         json.dumps({"streams": {"shop": {"shards": 4, "log": log, "options": options}}})
     )
-    assert run("apply", "--dry-run").code == 0
+    assert "does not answer" in told(run("apply", "--dry-run").err), "and that is all"
+
+
+WRONG_LOGS = """\
+streams:
+  new: {log: delta:data/new}
+  told: {log: delta:data/told, options: {x: 1, y: 2}}
+  bucket: {log: "delta:s3://bucket/stream"}
+  taken: {log: delta:data/taken}
+  table: {log: delta-cdf:data/table, options: {key: [id]}}
+  options: {log: "mysql:mysql://tail@127.0.0.1:1/shop", options: {tables: [item], tabels: 1}}
+  server: {log: "mysql:mysql://tail@127.0.0.1:1/shop", options: {tables: [shop.item]}}
+  database: {log: "postgres:postgresql://tail@127.0.0.1:1/shop", options: {publication: p}}
+"""
+
+
+@pytest.mark.parametrize("command", [("apply",), ("apply", "--dry-run")])
+def test_all_that_is_wrong_with_logs_is_told_at_once_and_before_anything_is_written(
+    run: Run, joined: Cluster, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "taken").write_text("no folder")
+    (tmp_path / "tidings.yml").write_text(WRONG_LOGS)
+    result = run(*command)
+    assert (result.code, result.out) == (1, "")
+    words = [
+        "3: streams.told.options.x: a log of ours takes no options",
+        "3: streams.told.options.y: a log of ours takes no options",
+        "4: streams.bucket.log: a Delta log lives on a file system",
+        "5: streams.taken.log: ",
+        "6: streams.table.log: ",
+        "7: streams.options.options.tabels: stream 'options' has an option 'tabels', which a log of MariaDB does not",
+        "7: streams.options.options.tables: option 'tables' of stream 'options' cannot be used: 'item' is no table",
+        "8: streams.server.log: MariaDB at 127.0.0.1:1 cannot be reached",
+        "9: streams.database.log: PostgreSQL at ",
+    ]
+    lines = [line.removeprefix("error: tidings.yml:") for line in result.err.splitlines()]
+    assert [line[: len(word)] for line, word in zip(lines, words, strict=True)] == words
+    assert joined.streams() == []
+    assert [one.name for one in (tmp_path / "data").iterdir()] == ["taken"]
+
+
+def test_options_that_are_to_change_are_checked_before_anything_is_written(
+    run: Run, joined: Cluster, tmp_path: Path
+) -> None:
+    log = "mysql:mysql://tail@127.0.0.1:1/shop"
+    joined.coordination.create(StreamDefinition("b", 16, log, options={"tables": ["a.b"]}).to_json(), "streams", "b")
+    text = f'streams:\n  new: {{log: delta:data/new}}\n  b: {{log: "{log}", options: {{tables: [a.b, a.c]}}}}\n'
+    (tmp_path / "tidings.yml").write_text(text)
+    for command in (("apply", "--dry-run"), ("apply",)):
+        assert "tidings.yml:3: streams.b.log: MariaDB at 127.0.0.1:1 cannot be reached" in told(run(*command).err)
+    assert not (tmp_path / "data").exists()
+
+
+def overtaken(path: Path, cluster: Cluster) -> list[Action]:
+    """A plan that makes streams and an application, and changes others; the last stream cannot be made any more."""
+    path.write_text(SPEC)
+    carry_out(plan(load(path), cluster), cluster)
+    later = SPEC.replace("P1D", "P2D").replace("{3: 0}", "{3: 1}")
+    later = later.replace("streams:\n", "streams:\n  new: {log: delta:data/new}\n  old: {log: delta:data/old}\n", 1)
+    path.write_text(later + "  other: {streams: [new]}\n")
+    cluster.create_stream("old", 16, f"delta:{path.parent}/data/old")
+    cluster.drop_stream("old")
+    actions = plan(load(path), cluster)
+    last = StreamDefinition("last", 1, f"delta:{path.parent}/data/last")
+    (path.parent / "data" / "last").write_text("no folder")
+    return [*actions, Action("stream", "last", "create", after=last.to_json())]
+
+
+def test_what_was_made_is_taken_back_when_a_later_step_fails(joined: Cluster, tmp_path: Path) -> None:
+    actions = overtaken(tmp_path / "tidings.yml", joined)
+    with pytest.raises(LogUnavailable, match=r"data/last"):
+        carry_out(actions, joined)
+    assert [one.name for one in joined.streams()] == ["clicks", "contacts"]
+    assert joined.stream("clicks").definition.retention_seconds == 86400
+    assert retained(joined, "clicks") == (86400, None)
+    (mailer,) = joined.applications()
+    assert mailer.to_json()["start"] == {"contacts": {"3": 0}}
+    assert not (tmp_path / "data" / "new").exists()
+    assert (tmp_path / "data" / "old").exists(), "which was there before"
+
+
+def test_what_cannot_be_taken_back_is_told(joined: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(self: DeltaLog) -> None:
+        raise LogUnavailable("the disk is gone")
+
+    actions = overtaken(tmp_path / "tidings.yml", joined)
+    monkeypatch.setattr(DeltaLog, "destroy", refuses)
+    stays = f"what was made in delta:{tmp_path}/data/new could not be taken back: the disk is gone"
+    with pytest.raises(NotTakenBack, match=rf"data/last.*; and {stays}$"):
+        carry_out(actions, joined)
+    assert [one.name for one in joined.streams()] == ["clicks", "contacts"]
+
+
+def test_mistakes_of_all_kinds_are_told_at_once(run: Run, joined: Cluster, tmp_path: Path) -> None:
+    (tmp_path / "tidings.yml").write_text(
+        "streams:\n"
+        "  new: {log: delta:data/new}\n"
+        "  new: {log: delta:data/new}\n"  # of the file as YAML
+        "  many: {log: delta:data/many, shards: 0}\n"  # of the types
+        "  a/b: {log: delta:data/c}\n"  # of a name
+        "  far: {log: delta:data/far, replicas: {e/st: delta:data/far}}\n"
+        "  told: {log: delta:data/told, options: {x: 1}}\n"  # of the log
+        "applications:\n"
+        "  mailer: {streams: [many, nope]}\n"  # beside the cluster
+        "  odd: {streams: [told], max_age: PT1M}\n"
+        "pipelines:\n"
+        "  p: {input: told, stage: nope}\n"  # of a plugin
+        "  q: {input: [], stage: latest}\n"
+    )
+    result = run("apply")
+    lines = [line.removeprefix("error: tidings.yml:") for line in result.err.splitlines()]
+    assert [line.split(": ")[:2] for line in lines] == [
+        ["3", "streams.new"],
+        ["4", "streams.many.shards"],
+        ["5", "streams.a/b"],
+        ["6", "streams.far"],
+        ["7", "streams.told.options.x"],
+        ["9", "applications.mailer.streams.1"],
+        ["10", "applications.odd.max_age"],
+        ["12", "pipelines.p.stage"],
+        ["13", "pipelines.q.input"],
+    ]
+    assert (result.code, joined.streams(), joined.applications()) == (1, [], [])
+
+
+def test_mistakes_of_a_file_are_told_though_there_is_no_cluster(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER", "127.0.0.1:1/nobody")
+    (tmp_path / "tidings.yml").write_text("streams:\n  many: {log: delta:data/many, shards: 0}\n")
+    for command in (("apply",), ("run",)):
+        assert told(run(*command, "--timeout", "1").err) == (
+            "error: tidings.yml:2: streams.many.shards: must be at least 1, not 0"
+        )

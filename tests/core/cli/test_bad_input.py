@@ -29,33 +29,40 @@ from tidings.cluster import Cluster
         ("applications describe nope", 1, "error: there is no application 'nope' in "),
         ("applications drop nope --yes", 1, "error: there is no application 'nope' in "),
         ("subscribe nope", 1, "error: there is no application 'nope' in "),
-        ("subscribe cache --address here", 1, "error: 'here' is no address to listen on"),
         ("subscribe cache --id a/b", 1, "error: 'a/b' is no name for a subscriber"),
         ("subscribe cache --capacity 0", 2, "Invalid value for '--capacity'"),
         (
-            "subscribe cache --token-file nope",
+            "subscribe cache --application-key nope",
             2,
-            "Invalid value for '--token-file': 'nope' cannot be read: No such file",
+            "Invalid value for '--application-key': 'nope' cannot be read: No such file",
         ),
         (
-            "subscribe cache --token-file empty",
+            "subscribe cache --application-key empty",
             2,
-            "Invalid value for '--token-file': 'empty' holds no token: it is empty",
+            "Invalid value for '--application-key': 'empty' holds no secret: it is empty",
         ),
-        ("subscribe cache --token-file .", 2, "Invalid value for '--token-file'"),
+        ("subscribe cache --application-key .", 2, "Invalid value for '--application-key'"),
+        ("subscribe cache --tls-authority junk", 1, "error: 'junk' is no certificate in PEM"),
+        ("keys show --application cache", 2, "error: name the file of the cluster's secret by --secret-file"),
+        ("keys show --application a/b --secret-file short", 1, "error: 'a/b' is no name for an application"),
         ("subscribe cache --tls-certificate nope", 2, "Invalid value for '--tls-certificate': 'nope' cannot be read"),
         ("subscribe cache --tls-certificate junk", 2, "error: TLS needs both --tls-certificate and --tls-key"),
         ("subscribe cache --tls-certificate junk --tls-key junk", 1, "'junk' and 'junk' are no certificate in PEM"),
+        ("publisher --tls-authority junk", 1, "'junk' is no certificate in PEM"),
+        ("publisher --listen here", 1, "error: 'here' is no address to listen at"),
+        ("publisher --listen 0.0.0.0:0", 1, "error: whoever can reach 0.0.0.0:0 would get every update"),
         (
-            "subscribe cache --address 203.0.113.7:1",
+            "publisher --listen 203.0.113.7:1 --insecure",
             1,
             "cannot listen on 203.0.113.7:1: Cannot assign requested address",
         ),
+        ("publisher --tls-certificate junk", 2, "error: TLS needs both --tls-certificate and --tls-key"),
+        ("publisher --secret-file short", 1, "error: a secret of fewer than 16 characters is guessed"),
         ("subscribe cache --json --exec cat", 2, "error: --json is about printing"),
         ("publisher --streams nope", 1, "error: there is no stream 'nope' in "),
         ("publisher --streams contacts,", 2, "error: --streams is a list of names"),
         ("publisher --name a/b", 1, "error: 'a/b' is no name for a publisher"),
-        ("publisher --token-file nope", 2, "Invalid value for '--token-file'"),
+        ("publisher --secret-file nope", 2, "Invalid value for '--secret-file'"),
         ("publisher --tls-authority nope", 2, "Invalid value for '--tls-authority'"),
         ("flows list --application nope", 1, "error: there is no application 'nope' in "),
         ("flows list --stream nope", 1, "error: there is no stream 'nope' in "),
@@ -75,6 +82,7 @@ def test_bad_input_is_one_clear_sentence(
     cache.create_stream("clicks", 2, f"delta:{tmp_path / 'clicks'}")
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "junk").write_text("no certificate\n")
+    (tmp_path / "short").write_text("sesame\n")
     result = run(*arguments.split())
     assert (result.code, result.out) == (code, ""), result.err
     assert message in result.err.splitlines()[-1]

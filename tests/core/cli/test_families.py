@@ -87,13 +87,13 @@ def test_apply_tells_what_is_wrong_with_a_family(run: Run, joined: Cluster, tmp_
         "2: streams.shop.log: is there beside `logs`: keep one of them"
     ]
     assert mistakes(
-        "streams:\n  shop:\n    logs:\n      east: delta:a\n      e/: delta:b\n      west: delta:a\n"
+        "streams:\n  shop:\n    logs:\n      east: delta:a\n      e/: delta:b\n      west: delta:b\n      up: delta:b\n"
         "    replicas: {x: 'delta:c'}\n  shop.east: {log: 'delta:d'}\n"
     ) == [
         "4: streams.shop.logs.east: makes stream 'shop.east', which this file defines by itself, too",
         "5: streams.shop.logs.e/: 'shop.e/' is no name for a stream: use 1 to 128 letters, digits, '.', '_' and '-'",
-        "6: streams.shop.logs.west: is the log of stream 'shop.east' too; each stream has its own",
-        "7: streams.shop.replicas: is for a stream with one `log`; this one has `logs`",
+        f"7: streams.shop.logs.up: delta:{tmp_path}/b belongs to stream 'shop.west' already: each stream has its own",
+        "8: streams.shop.replicas: is for a stream with one `log`; this one has `logs`",
     ]
     joined.create_stream("shop", 1, f"delta:{tmp_path}/shop")
     assert mistakes(SPEC)[:1] == ["2: streams.shop: cannot have `logs`: there is a stream 'shop' with one `log`"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
-from tests.support.commands import PATIENCE_S, Run, ended, flow_list, lags, publish, started
+from tests.support.commands import PATIENCE_S, Run, ended, flow_list, lags, publish, started, told
 from tidings.cluster import Cluster
 from tidings.testing import eventually
 
@@ -76,20 +78,36 @@ def test_a_signal_that_reaches_another_thread_ends_it_too(cache: Cluster) -> Non
             process.kill()
 
 
-def test_the_token_is_shared_through_files(cache: Cluster, tmp_path: Path, run: Run) -> None:
-    (tmp_path / "token").write_text("a-new-one\na-secret\n")  # the second one is on its way out
-    (tmp_path / "other").write_text("another\n")
+def test_the_secret_and_the_key_made_of_it_are_in_files(cache: Cluster, tmp_path: Path, run: Run) -> None:
+    old, new = "a-secret-of-the-cluster", run("keys", "new").out.strip()
+    (tmp_path / "old").write_text(f"{old}\n")
+    (tmp_path / "both").write_text(f"{new}\n{old}\n")  # the second one is on its way out
+    (tmp_path / "other").write_text("another-secret-of-no-cluster\n")
+    (tmp_path / "key").write_text(run("keys", "show", "--application", "cache", "--secret-file", "old").out)
+    assert len(run("keys", "show", "--application", "cache", "--secret-file", "both").out.split()) == 2
     publish(cache, 1, objects=("alice",))
-    with started("subscribe", "cache", "--json", "--limit", "1", "--token-file", "token") as process:
-        with started("publisher", "--token-file", "other", "--name", "wrong") as wrong:
+    with started("subscribe", "cache", "--json", "--limit", "1", "--application-key", "key") as process:
+        with started("publisher", "--secret-file", "other", "--name", "wrong") as wrong:
             eventually(lambda: {one["state"] for one in flow_list(run)} == {"failing"}, PATIENCE_S, every=0.5)
             assert {(one["owner"], one["reason"]) for one in flow_list(run)} == {
-                ("wrong", "it does not accept our token: both sides need the same one")
+                ("wrong", "it does not know our key: it has another secret, or the key is another application's")
             }
             wrong.send_signal(signal.SIGTERM)
             assert wrong.wait(PATIENCE_S) == 143
-        environment = {**os.environ, "TIDINGS_TOKEN": "a-secret"}
+        environment = {**os.environ, "TIDINGS_SECRET": f"{new}\n{old}"}
         with started("publisher", "--token-interval", "0.1", env=environment, stderr=subprocess.DEVNULL):
             result = ended(process)
     assert (result.code, json.loads(result.out)["object"]) == (0, "alice")
-    assert "a-secret" not in result.err
+    assert old not in result.err
+    assert (tmp_path / "key").read_text().strip() not in result.err
+
+
+def test_a_port_that_is_in_use_is_told(cache: Cluster, run: Run) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        result = run("publisher", "--listen", address)
+    assert result.code == 1
+    assert told(result.err) == f"error: cannot listen on {address}: Address already in use"
+    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("tidings-control")]

@@ -275,6 +275,28 @@ def test_a_pipeline_that_fails_in_a_process_of_its_own_says_so_in_one_line(proje
 
 
 @pytest.mark.slow
+def test_a_pipeline_that_fails_while_others_run_is_started_again_until_it_can_go_on(
+    project: Cluster, tmp_path: Path
+) -> None:
+    there, away = tmp_path / "data" / "europe", tmp_path / "away"
+    expected, europe = publish(project, 50), project.stream("europe").log
+    told = tmp_path / "told"
+    failed = re.compile(r"^error: pipeline '(europe|tag)' failed: .*; it is started again in \d+ s$", re.MULTILINE)
+    with told.open("wb") as stderr, started("run", "--quiet", stderr=stderr) as process:
+        eventually(lambda: len(project.coordination.children("pipelines")) == 3, timeout=PATIENCE_S)
+        eventually(lambda: len(held(europe)) == expected, timeout=PATIENCE_S)
+        there.rename(away)
+        expected += publish(project, 50, seed=1)
+        eventually(lambda: failed.search(told.read_text()), timeout=PATIENCE_S)
+        assert "newest" in project.coordination.children("pipelines"), "which goes on"
+        away.rename(there)
+        eventually(lambda: len(held(europe)) == expected, timeout=PATIENCE_S)
+        eventually(lambda: len(held(project.stream("tagged").log)) == expected, timeout=PATIENCE_S)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 143
+
+
+@pytest.mark.slow
 def test_ctrl_c_on_a_terminal_reaches_all_processes_and_still_ends_cleanly(project: Cluster) -> None:
     expected = publish(project, 50)
     pid, terminal = pty.fork()

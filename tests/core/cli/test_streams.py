@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Run, published
+from tests.support.commands import Run, published, told
 from tidings.cli import main
 
 
@@ -77,7 +77,10 @@ def test_a_stream_that_cannot_be_is_refused(
 def test_a_folder_that_holds_another_stream_is_refused(contacts: Run) -> None:
     result = contacts("streams", "create", "clicks", "--shards", "4", "--log", "delta:contacts")
     assert result.code == 1
-    assert "holds stream 'contacts' with 4 shards, not stream 'clicks' with 4 shards" in result.err
+    assert "/contacts belongs to stream 'contacts' already: each stream has its own" in told(result.err)
+    assert contacts("streams", "drop", "contacts", "--yes").code == 0
+    result = contacts("streams", "create", "clicks", "--shards", "4", "--log", "delta:contacts")
+    assert "holds stream 'contacts' with 4 shards, not stream 'clicks' with 4 shards" in told(result.err)
 
 
 @pytest.mark.parametrize("command", ["describe", "tail", "publish", "truncate", "drop"])

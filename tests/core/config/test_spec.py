@@ -177,8 +177,8 @@ def test_names_are_taken_as_they_are_written(tmp_path: Path) -> None:
             ["2: streams.a/b: 'a/b' is no name for a stream: use 1 to 128 letters, digits, '.', '_' and '-'"],
         ),
         (
-            "streams:\n  a: {log: delta:x}\n  b: {log: delta:./x}\n",
-            ["3: streams.b.log: is the log of stream 'a' too; each stream has its own"],
+            "streams:\n  a: {log: delta:/x}\n  b: {log: delta:/y/../x}\n",
+            ["3: streams.b.log: delta:/x belongs to stream 'a' already: each stream has its own"],
         ),
         ("name: ''\n", ["1: name: must not be empty"]),
         ("name: 3\n", ["1: name: must be text, not 3"]),

@@ -25,6 +25,7 @@ from tidings.pipelines.progress import Progress, ProgressMeter
 from tidings.pipelines.query import PipelineRun
 from tidings.positions import Positions
 from tidings.stages.filter import FilterStage
+from tidings.stream_definition import StreamDefinition
 from tidings.streams import Stream
 from tidings.testing import eventually, make_updates
 
@@ -201,6 +202,10 @@ def test_a_log_that_fails_in_a_way_of_its_own_hides_its_lag_and_nothing_else(
     clicks.writable_log.append(make_updates(3))
     monkeypatch.setattr(contacts.log, "bounds", lambda: 1 // 0)
     assert meter.progress().lag == {"contacts": None, "clicks": 3}
+    gone = Stream(StreamDefinition("gone", 1, "delta:/nowhere/at/all"))  # before it was ever opened
+    meter = ProgressMeter([gone])
+    meter._positions = [Positions()]
+    assert meter.progress().lag == {"gone": None}
 
 
 @pytest.mark.slow

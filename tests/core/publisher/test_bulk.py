@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,16 +13,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.support.owner import Owner, owning
+from tests.support.owner import NAME
 from tidings.cluster import Cluster
 from tidings.flows import Flow
 from tidings.handlers import Handler
 from tidings.positions import START, Position, Positions
-from tidings.publisher.bulk import Target, _Task
+from tidings.publisher.bulk import BulkSender, Job, Target, _Task
 from tidings.streams import Stream
 from tidings.testing import eventually, held, make_updates
-from tidings.wire.protocol import Era
-from tidings.wire.security import OPEN
+from tidings.wire.connection import Connection
+from tidings.wire.exchange_server import ExchangeServer
+from tidings.wire.protocol import Era, Message, flow_message
+from tidings.wire.security import Security
 
 
 class Rows(Handler):
@@ -59,15 +63,13 @@ def test_a_large_backlog_is_sent_by_the_executors_filtered_whole_and_in_order(
     spark: SparkSession, cluster: Cluster, stream: Stream, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     jobs: list[int] = []
-    from tidings.publisher import bulk, publisher
-
-    real = bulk.send_in_bulk
+    real = BulkSender.send
 
     def counted(*arguments: Any) -> None:
         real(*arguments)
         jobs.append(1)
 
-    monkeypatch.setattr(publisher, "send_in_bulk", counted)
+    monkeypatch.setattr(BulkSender, "send", counted)
     cluster.create_application("all", ["contacts"], start="earliest")
     cluster.create_application("european", ["contacts"], start="earliest", filter="region = eu")
     everything, european = Rows(), Rows()
@@ -123,45 +125,79 @@ class Slow(Rows):
 
 
 ERA = Era(1, 1)
+FLOW = Flow("all", "contacts", 0)
 
 
-@pytest.fixture
-def receiver(cluster: Cluster, stream: Stream) -> Iterator[tuple[Slow, Owner]]:
-    """A subscriber of one flow, and who has opened it."""
+class Receiver:
+    """A subscriber of one flow, and the publisher that has opened it and has tasks send it."""
+
+    def __init__(self, cluster: Cluster, secret: str | None) -> None:
+        security = Security(secret=secret)
+        self.slow = Slow()
+        self.key = ("all", "r1")
+        self.subscriber = cluster.subscribe("all", self.slow, id="r1", security=security)
+        self.server = ExchangeServer(NAME, "127.0.0.1:0", security, security.keys, patience_s=10.0)
+        self.bulk = BulkSender(self.server, security)
+        self.opened = threading.Event()
+        self.server.start(self._on_message, lambda *_: None, self.bulk.on_offer)
+        record = {"address": self.server.address, "applications": ["all"], "streams": [], "draining": True}
+        cluster.coordination.create(record, "publishers", NAME, ephemeral=True)
+
+    def open(self) -> None:
+        self.server.connection(self.key).send(flow_message("open", FLOW, ERA, after=[-1, 0]))
+        assert self.opened.wait(10)
+
+    def task(self, stream: Stream, *, after: Position = START, era: Era = ERA, job: Job | None = None) -> None:
+        """Have a task send all that the first shard holds after a position, in a few batches."""
+        target = Target(*FLOW, era, after, self.key, filter=0)
+        rows = stream.log.tail(Positions(), 10_000).sort_by([("shard", "ascending"), ("seq", "ascending")])
+        batches = rows.append_column("_0", pa.array([True] * len(rows))).combine_chunks().to_batches(max_chunksize=500)
+        job = job or self.job()
+        list(_Task([target], job)(batches))
+
+    def job(self) -> Job:
+        job = self.bulk._job({self.key})
+        self.bulk._jobs[job.name] = job
+        return job
+
+    def close(self) -> None:
+        self.subscriber.close(timeout=0)
+        self.server.close()
+
+    def _on_message(self, connection: Connection, message: Message) -> None:
+        if message["t"] == "opened":
+            self.opened.set()
+
+
+@pytest.fixture(params=[None, "the secret of a cluster"])
+def receiver(cluster: Cluster, stream: Stream, request: pytest.FixtureRequest) -> Iterator[Receiver]:
     cluster.create_application("all", ["contacts"], start="earliest")
-    cluster.coordination.write({"id": "r1", "epoch": ERA.epoch}, *Flow("all", "contacts", 0).place, "subscriber")
-    slow = Slow()
-    subscriber = cluster.subscribe("all", slow, id="r1")
-    with owning("all", subscriber.address) as owner:
-        assert owner.open(ERA)["t"] == "opened"
-        yield slow, owner
-    subscriber.close(timeout=0)
+    cluster.coordination.write({"id": "r1", "epoch": ERA.epoch}, *FLOW.place, "subscriber")
+    receiver = Receiver(cluster, request.param)
+    receiver.open()
+    yield receiver
+    receiver.close()
 
 
-def task(owner: Owner, stream: Stream, *, after: Position = START, era: Era = ERA) -> None:
-    """Have a task send all that the first shard holds after a position, in a few batches."""
-    target = Target(*owner.flow(0), era, after, owner.connection.address, owner.key, filter=0)
-    rows = stream.log.tail(Positions(), 10_000).sort_by([("shard", "ascending"), ("seq", "ascending")])
-    batches = rows.append_column("_0", pa.array([True] * len(rows))).combine_chunks().to_batches(max_chunksize=500)
-    list(_Task([target], OPEN)(batches))
+def test_a_task_ends_when_all_that_it_sent_is_processed(receiver: Receiver, stream: Stream) -> None:
+    receiver.task(stream)
+    assert receiver.slow.seqs == {0: expected(stream, None)[0]}
 
 
-def test_a_task_ends_when_all_that_it_sent_is_processed(receiver: tuple[Slow, Owner], stream: Stream) -> None:
-    slow, owner = receiver
-    task(owner, stream)
-    assert slow.seqs == {0: expected(stream, None)[0]}
+def test_a_task_sends_what_comes_after_the_place_where_the_flow_stands(receiver: Receiver, stream: Stream) -> None:
+    receiver.task(stream, after=Position(700))
+    assert receiver.slow.seqs == {0: [seq for seq in expected(stream, None)[0] if seq > 700]}
 
 
-def test_a_task_sends_what_comes_after_the_place_where_the_flow_stands(
-    receiver: tuple[Slow, Owner], stream: Stream
-) -> None:
-    slow, owner = receiver
-    task(owner, stream, after=Position(700))
-    assert slow.seqs == {0: [seq for seq in expected(stream, None)[0] if seq > 700]}
-
-
-def test_a_task_fails_if_the_subscriber_refuses_what_it_sends(receiver: tuple[Slow, Owner], stream: Stream) -> None:
-    slow, owner = receiver
+def test_a_task_fails_if_the_subscriber_refuses_what_it_sends(receiver: Receiver, stream: Stream) -> None:
     with pytest.raises(RuntimeError, match="the subscriber does not go on: refused: that epoch is over"):
-        task(owner, stream, era=Era(ERA.epoch, ERA.turn + 1))
-    assert slow.count == 0
+        receiver.task(stream, era=Era(ERA.epoch, ERA.turn + 1))
+    assert receiver.slow.count == 0
+
+
+def test_what_is_offered_by_no_task_of_ours_reaches_nobody(receiver: Receiver, stream: Stream) -> None:
+    job = receiver.job()
+    for stranger in (dataclasses.replace(job, secret="guessed"), dataclasses.replace(job, name="job-0")):
+        with pytest.raises(OSError, match="an offer of no task of ours"):
+            receiver.task(stream, job=stranger)
+    assert receiver.slow.count == 0

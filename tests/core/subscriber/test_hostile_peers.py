@@ -1,4 +1,4 @@
-"""A subscriber whose port is reached by someone who says what no publisher says."""
+"""A subscriber that finds a publisher which says what no publisher says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.support.peer import speaking
+from tests.support.owner import owning
 from tests.support.scene import STREAM, Scene
 from tidings.cluster import Cluster
 from tidings.flows import Flow
@@ -17,6 +17,8 @@ from tidings.handlers import Handler
 from tidings.streams import Stream
 from tidings.testing import eventually
 from tidings.updates import SCHEMA, Update
+from tidings.wire.flight_data import _field, pack
+from tidings.wire.protocol import Era
 
 
 class Notes(Handler):
@@ -46,27 +48,30 @@ def publish(stream: Stream, *objects: str) -> None:
 def test_a_flow_that_cannot_be_is_refused_and_the_subscriber_keeps_watching(
     cluster: Cluster, stream: Stream, kind: str
 ) -> None:
-    with cluster.subscribe("cache", Handler(), id="one") as subscriber:
-        for name in ("..", "a\0b", "a\x01b", "\ud800", "x" * 200_000, 7, None):
-            with speaking(subscriber.address) as peer:
-                peer.say({"t": kind, "stream": name, "shard": 0, "epoch": 1, "turn": 1, "position": [0, 0]})
-                assert "about a stream that cannot be" in peer.fault()
-        for shard in (-1, 4096, 10**300, 1e300, True, "0", None):
-            with speaking(subscriber.address) as peer:
-                peer.say({"t": kind, "stream": "contacts", "shard": shard, "epoch": 1, "turn": 1, "position": [0, 0]})
-                assert "about a shard that cannot be" in peer.fault()
+    with cluster.subscribe("cache", Handler(), id="one"), owning(cluster.coordination, "cache") as owner:
+        wrong: list[tuple[Any, Any, str]] = [
+            (name, 0, "about a stream that cannot be") for name in ("..", "a\0b", "\ud800", "x" * 200_000, 7, None)
+        ]
+        wrong += [("contacts", shard, "about a shard that cannot be") for shard in (-1, 4096, 10**300, True, "0", None)]
+        for number, (stream_name, shard, reason) in enumerate(wrong):
+            eventually(lambda: owner.exchanges == number + 1)  # noqa: B023
+            owner.write(
+                pack({"t": kind, "stream": stream_name, "shard": shard, "epoch": 1, "turn": 1, "position": [0, 0]})
+            )
+            assert reason in owner.fault()
         assert watches(cluster)
 
 
 def test_nothing_is_kept_of_flows_that_were_never_here(cluster: Cluster, stream: Stream) -> None:
     with (
         cluster.subscribe("cache", Handler(), id="one") as subscriber,
-        speaking(subscriber.address) as peer,
+        owning(cluster.coordination, "cache") as owner,
     ):
         for number in range(200):
             for kind in ("close", "open"):
-                peer.say({"t": kind, "stream": f"s{number}", "shard": 0, "epoch": 1, "turn": 1})
-                assert peer.hear()["t"] == "refused"
+                owner.write(pack({"t": kind, "stream": f"s{number}", "shard": 0, "epoch": 1, "turn": 1}))
+        eventually(lambda: len(owner.answers) == 400)
+        assert {one["t"] for one in owner.answers} == {"refused"}
         assert not subscriber._held
         assert not subscriber._opening
 
@@ -74,9 +79,12 @@ def test_nothing_is_kept_of_flows_that_were_never_here(cluster: Cluster, stream:
 def test_what_is_closed_before_zookeeper_has_answered_is_not_opened(
     cluster: Cluster, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flow = {"stream": "contacts", "shard": 0, "epoch": 1, "turn": 1}
     cluster.coordination.write({"id": "one", "epoch": 1}, "flows", "cache", "contacts", "0", "subscriber")
-    with cluster.subscribe("cache", Handler(), id="one") as subscriber, speaking(subscriber.address) as peer:
+    with (
+        cluster.subscribe("cache", Handler(), id="one") as subscriber,
+        owning(cluster.coordination, "cache") as owner,
+    ):
+        eventually(lambda: owner.exchanges)
         client: Any = cluster.coordination.client
         waiting: list[Callable[[], None]] = []
 
@@ -92,12 +100,12 @@ def test_what_is_closed_before_zookeeper_has_answered_is_not_opened(
         get = client.get_async
         with monkeypatch.context() as patch:
             patch.setattr(client, "get_async", lambda path, **more: get(path, **more) if more else Late(path))
-            peer.say({"t": "open", **flow})
-            peer.say({"t": "close", **flow})
-            assert peer.hear()["reason"] == "the flow is not open"
+            owner.say("open", Era(1, 1))
+            owner.say("close", Era(1, 1))
+            assert owner.heard(["refused"], Era(1, 1))["reason"] == "the flow is not open"
         for answer in waiting:
             answer()
-        assert peer.hear()["reason"] == "it was closed before it was opened"
+        assert owner.heard(["refused"], Era(1, 1))["reason"] == "it was closed before it was opened"
         assert not subscriber.flows
 
 
@@ -123,9 +131,9 @@ def beyond() -> pa.RecordBatch:
 
 LIES: dict[str, tuple[Callable[[], pa.RecordBatch], str]] = {
     "offsets that lie": (lambda: lying(pa.string()), "rows that are broken"),
-    "bytes for text": (lambda: lying(pa.binary()), "rows of another schema"),
-    "a dictionary that is too short": (beyond, "rows of another schema"),
-    "a column less": (lambda: FORGED.drop_columns(["time"]), "rows of another schema"),
+    "bytes for text": (lambda: lying(pa.binary()), "rows that are broken"),
+    "a dictionary that is too short": (beyond, "rows that are broken"),
+    "a column less": (lambda: FORGED.drop_columns(["time"]), "rows that are broken"),
 }
 
 
@@ -133,45 +141,85 @@ LIES: dict[str, tuple[Callable[[], pa.RecordBatch], str]] = {
 def test_rows_that_lie_are_refused_and_the_subscriber_lives(scene: Scene, lie: str) -> None:
     make, reason = LIES[lie]
     scene.prepare(2)
-    flow = {"stream": STREAM, "shard": 0, "epoch": 1, "turn": 1}
     scene.cluster.coordination.write({"id": "r1", "epoch": 1}, *Flow("cache", STREAM, 0).place, "subscriber")
     process = scene.recorder("cache", "r1")
-    record = scene.cluster.coordination.read("applications", "cache", "subscribers", "r1")
-    assert record is not None
-    with speaking(record["address"], schema=make().schema) as peer:
-        peer.say({"t": "open", **flow})
-        assert peer.hear()["t"] == "opened"
-        peer.say({"t": "batch", "stream": STREAM, "parts": [[0, 1, 1, 2, 1, 0, -1]]}, make())
-        fault = peer.fault()
+    with owning(scene.cluster.coordination, "cache") as owner:
+        assert owner.open(Era(1, 1))["t"] == "opened"
+        owner.write(pack({"t": "batch", "stream": STREAM, "parts": [[0, 1, 1, 2, 1, 0, -1]]}, make()))
+        fault = owner.fault()
         assert reason in fault
         assert "offset" not in fault.lower(), "Arrow's own words tell of our memory"
-    with speaking(record["address"]) as peer:
-        peer.say({"t": "ping"})
-        assert peer.hear() == {"t": "pong"}
+        eventually(lambda: owner.exchanges == 2)
+        owner.write(pack({"t": "ping"}))
+        eventually(lambda: owner.answers == [{"t": "pong"}])
     assert process.poll() is None
     assert not scene.delivered("r1")
+
+
+def test_rows_of_another_schema_are_refused_before_any_comes(cluster: Cluster, stream: Stream) -> None:
+    other = pa.schema([("object", pa.string())])
+    whole = memoryview(other.serialize())
+    said = b"".join((*_field(2, whole[8:]), *_field(3, b'{"t": "schema"}')))
+    with cluster.subscribe("cache", Handler()), owning(cluster.coordination, "cache", schema=said) as owner:
+        assert "rows of another schema" in owner.fault()
+
+
+def test_rows_that_are_compressed_are_refused_before_they_are_read(cluster: Cluster, stream: Stream) -> None:
+    bomb = pa.RecordBatch.from_pylist(
+        [{"shard": 0, "seq": 0, "index": 0, "object": "o", "kind": "data", "range": 1, "payload": bytes(2**26)}],
+        schema=SCHEMA,
+    )
+    squeezed = bomb.serialize  # pyarrow compresses only what it writes to a stream
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_batch(bomb)
+    reader = pa.ipc.MessageReader.open_stream(sink.getvalue())
+    reader.read_next_message()
+    message = reader.read_next_message()
+    assert message.body.size < 100_000 < squeezed().size
+    said = b"".join(
+        (
+            *_field(3, b'{"t": "batch"}'),
+            *_field(2, memoryview(message.metadata)),
+            *_field(1000, memoryview(message.body)),
+        )
+    )
+    with cluster.subscribe("cache", Handler()), owning(cluster.coordination, "cache") as owner:
+        owner.write(said)
+        assert "rows that are compressed" in owner.fault()
 
 
 def test_rows_that_are_right_are_taken(cluster: Cluster, stream: Stream) -> None:
     notes = Notes()
     cluster.coordination.write({"id": "one", "epoch": 1}, *Flow("cache", "contacts", 0).place, "subscriber")
-    with cluster.subscribe("cache", notes, id="one") as subscriber, speaking(subscriber.address) as peer:
-        peer.say({"t": "open", "stream": "contacts", "shard": 0, "epoch": 1, "turn": 1})
-        assert peer.hear()["t"] == "opened"
-        peer.say({"t": "batch", "stream": "contacts", "parts": [[0, 1, 1, 2, 1, 0, -1]]}, FORGED)
-        assert peer.hear()["t"] == "done"
+    with cluster.subscribe("cache", notes, id="one"), owning(cluster.coordination, "cache") as owner:
+        assert owner.open(Era(1, 1))["t"] == "opened"
+        owner.write(pack({"t": "batch", "stream": "contacts", "parts": [[0, 1, 1, 2, 1, 0, -1]]}, FORGED))
+        owner.heard(["done"], Era(1, 1))
     assert notes.objects == ["forged-0", "forged-1"]
 
 
 @pytest.mark.parametrize(
-    "said", [b"", b"\xff", b"{}", b"[]", b"null", b'{"t":' + b"[" * 100_000 + b"]" * 100_000 + b"}"]
+    "said",
+    [
+        b"",
+        b"\xff",
+        b"{}",
+        b"[]",
+        b"null",
+        b'{"t": "challenge"}',
+        b'{"t": "challenge", "nonce": "0", "proofs": []}',
+        b'{"t": "challenge", "nonce": "00000000000000000000000000000000", "proofs": 7}',
+        b'{"t":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
 )
-def test_a_hello_that_is_none_is_refused_in_a_sentence(cluster: Cluster, stream: Stream, said: bytes) -> None:
-    with cluster.subscribe("cache", Handler()) as subscriber, speaking(subscriber.address, hello=said) as peer:
-        fault = peer.fault()
-    assert "this is another application's subscriber, or another protocol's" in fault
+def test_a_challenge_that_is_none_is_told_in_a_sentence(cluster: Cluster, stream: Stream, said: bytes) -> None:
+    options = {"challenged": lambda message: b"".join(_field(3, said))}
+    with cluster.subscribe("cache", Handler()), owning(cluster.coordination, "cache", **options) as owner:
+        fault = owner.fault()
     assert "Traceback" not in fault
     assert ".py" not in fault
+    assert owner.exchanges == 0
 
 
 @pytest.mark.parametrize(
@@ -184,15 +232,19 @@ def test_a_hello_that_is_none_is_refused_in_a_sentence(cluster: Cluster, stream:
         b'{"t":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"t": "batch", "stream": "contacts", "parts": 7}',
         b'{"t": "close", "stream": "contacts", "shard": 0, "epoch": {}, "turn": 1}',
+        b'{"t": "fetch", "publisher": 7, "address": "127.0.0.1:1"}',
+        b'{"t": "fetch", "publisher": "job-1", "address": "unix:/run/docker.sock"}',
     ],
 )
-def test_a_message_that_is_none_is_refused_in_a_sentence(cluster: Cluster, stream: Stream, said: bytes) -> None:
-    with cluster.subscribe("cache", Handler()) as subscriber, speaking(subscriber.address) as peer:
-        peer.say(said)
-        fault = peer.fault()
-    assert "a message that makes no sense" in fault
-    assert "Traceback" not in fault
-    assert ".py" not in fault
+def test_a_message_that_is_none_ends_the_exchange_with_a_sentence(
+    cluster: Cluster, stream: Stream, said: bytes
+) -> None:
+    with cluster.subscribe("cache", Handler()), owning(cluster.coordination, "cache") as owner:
+        owner.write(b"".join(_field(3, said)))
+        fault = owner.fault()
+        assert "Traceback" not in fault
+        assert ".py" not in fault
+        eventually(lambda: owner.exchanges == 2)
 
 
 def test_a_flow_that_somebody_opened_in_a_turn_without_end_is_its_owners_again(
@@ -207,21 +259,42 @@ def test_a_flow_that_somebody_opened_in_a_turn_without_end_is_its_owners_again(
         eventually(lambda: len(subscriber.flows) == 2)
         holder = cluster.coordination.read(*place, "subscriber")
         assert holder is not None
-        with speaking(subscriber.address) as peer:
-            said = {"stream": "contacts", "shard": 0, "epoch": holder["epoch"], "turn": 2**62}
-            peer.say({"t": "open", **said})
-            assert peer.hear()["t"] == "opened"
+        era = Era(holder["epoch"], 2**62)
+        with owning(cluster.coordination, "cache") as owner:
+            assert owner.open(era)["t"] == "opened"
         publish(stream, *(f"o-{number}" for number in range(8)))
         eventually(lambda: len(set(notes.objects)) == 8)
         eventually(lambda: len(subscriber.flows) == 2)
         after = cluster.coordination.read(*place, "subscriber")
         assert after is not None
         assert after["epoch"] > holder["epoch"], "a turn without end can only be passed by another epoch"
-        with speaking(subscriber.address) as peer:
-            peer.say({"t": "open", **said})
-            assert peer.hear()["t"] == "refused"
-            peer.say({"t": "batch", "stream": "contacts", "parts": [[0, said["epoch"], 2**62, 2, 1, 0, -1]]}, FORGED)
-            assert peer.hear()["t"] == "refused"
+        with owning(cluster.coordination, "cache") as owner:
+            assert owner.open(era)["t"] == "refused"
+            owner.write(pack({"t": "batch", "stream": "contacts", "parts": [[0, *era, 2, 1, 0, -1]]}, FORGED))
+            owner.heard(["refused"], era)
+    assert not any(name.startswith("forged") for name in notes.objects)
+
+
+def test_nobody_speaks_of_a_flow_but_who_has_opened_it(cluster: Cluster, stream: Stream) -> None:
+    notes = Notes()
+    place = Flow("cache", "contacts", 0).place
+    with (
+        cluster.publisher(token_interval=0.2) as publisher,
+        cluster.subscribe("cache", notes, id="one") as subscriber,
+        owning(cluster.coordination, "cache") as owner,
+    ):
+        eventually(lambda: len(subscriber.flows) == 2)
+        holder = cluster.coordination.read(*place, "subscriber")
+        assert holder is not None
+        session = next(one for one in publisher._assignment.sessions() if one.flow.shard == 0)
+        for said in ("close", "token"):
+            owner.say(said, session.era, position=[7, 0])
+            owner.heard(["refused"], session.era)
+        owner.write(pack({"t": "batch", "stream": "contacts", "parts": [[0, *session.era, 2, 1, 0, -1]]}, FORGED))
+        owner.heard(["refused"], session.era)
+        assert len(subscriber.flows) == 2
+        publish(stream, *(f"o-{number}" for number in range(8)))
+        eventually(lambda: len(set(notes.objects)) == 8)
     assert not any(name.startswith("forged") for name in notes.objects)
 
 

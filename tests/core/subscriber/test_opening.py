@@ -22,7 +22,7 @@ from tidings.handlers import Handler
 from tidings.subscriber.subscriber import Subscriber
 from tidings.testing import eventually, held, make_updates
 from tidings.updates import Update
-from tidings.wire.protocol import PROTOCOL, Era
+from tidings.wire.protocol import Era
 
 APPLICATION, ID, SHARDS = "cache", "r1", 2
 NOT_NAMED = "ZooKeeper does not name this subscriber for that epoch"
@@ -84,7 +84,7 @@ def subscriber(cluster: Cluster, rows: list[pa.Table], handler: Wayward) -> Iter
 
 @pytest.fixture
 def owner(subscriber: Subscriber) -> Iterator[Owner]:
-    with owning(APPLICATION, subscriber.address) as owner:
+    with owning(subscriber._coordination, APPLICATION) as owner:
         yield owner
 
 
@@ -137,7 +137,9 @@ def apart(
         own = closing.enter_context(Cluster(Coordination(f"{proxy.address}{cluster.coordination.root}")))
         subscriber = own.subscribe(APPLICATION, handler, id=ID)
         closing.callback(subscriber.close, timeout=0)
-        yield proxy, subscriber, closing.enter_context(owning(APPLICATION, subscriber.address))
+        owner = closing.enter_context(owning(cluster.coordination, APPLICATION))
+        eventually(lambda: owner.exchanges)
+        yield proxy, subscriber, owner
         proxy.heal()
 
 
@@ -216,7 +218,7 @@ def test_a_flow_whose_publisher_is_gone_is_let_go(
 ) -> None:
     name(3)
     owner.open(Era(3, 1))
-    owner.connection.close()
+    owner.hang_up()
     eventually(lambda: subscriber.flows == [])
     eventually(lambda: handler.closed == [owner.flow(0)])
 
@@ -238,12 +240,3 @@ def test_nothing_is_acknowledged_at_or_after_what_a_handler_failed_at(
     owner.send(Era(3, 1), rows[1].slice(0, 1), shard=1)
     owner.heard(["done"], Era(3, 1), shard=1)
     assert [one for one in owner.answers if one["t"] == "ack"] == []
-
-
-@pytest.mark.parametrize(("application", "protocol"), [("search", PROTOCOL), (APPLICATION, PROTOCOL + 1)])
-def test_a_publisher_that_looks_for_another_application_or_speaks_otherwise_is_sent_away(
-    subscriber: Subscriber, application: str, protocol: int
-) -> None:
-    owner = Owner(application, subscriber.address, protocol)
-    told = eventually(lambda: owner.broken)
-    assert "this is another application's subscriber, or another protocol's" in told

@@ -29,6 +29,7 @@ from tidings.errors import (
 from tidings.flow_status import status
 from tidings.flows import Flow
 from tidings.handlers import Handler
+from tidings.identity.keys import application_key
 from tidings.streams import Stream
 from tidings.testing import eventually
 from tidings.updates import Update
@@ -167,9 +168,7 @@ def test_a_callback_that_goes_on_raising_is_called_again_after_longer_and_longer
     assert all(pause >= 0.05 * 2**number for number, pause in enumerate(pauses))
 
 
-def test_a_subscriber_that_cannot_be_reached_is_tried_ever_less_often_until_another_comes(
-    cluster: Cluster, stream: Stream
-) -> None:
+def test_a_publisher_that_cannot_be_reached_is_tried_ever_less_often(cluster: Cluster, stream: Stream) -> None:
     tried: list[float] = []
 
     def hang_up(listener: socket.socket) -> None:
@@ -178,23 +177,32 @@ def test_a_subscriber_that_cannot_be_reached_is_tried_ever_less_often_until_anot
                 listener.accept()[0].close()
                 tried.append(time.monotonic())
 
-    publish(stream, "alice", "bob")
-    patience = 4.0
+    place = ("applications", "cache", "subscribers", "one")
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=hang_up, args=(listener,), daemon=True).start()
-        record = {"address": f"127.0.0.1:{listener.getsockname()[1]}", "capacity": 1.0, "pid": 0}
-        cluster.coordination.create(record, "applications", "cache", "subscribers", "gone", ephemeral=True)
-        with cluster.publisher(patience=patience):
-            assert eventually(lambda: failing(cluster))
-            eventually(lambda: tried and time.monotonic() - tried[0] > 2 * patience, timeout=30)
-            pauses = [later - earlier for earlier, later in itertools.pairwise([*tried, time.monotonic()])]
-            assert len(pauses) < 20, "which are of 0.1 s at first"
-            assert max(pauses) > 1, "and of 2 s in the end"
-            notes = Notes()
-            with cluster.subscribe("cache", notes):
-                eventually(lambda: sorted(set(notes.objects)) == ["alice", "bob"], timeout=30)
-                eventually(lambda: not failing(cluster))
+        record = {"address": f"127.0.0.1:{listener.getsockname()[1]}", "applications": ["cache"], "streams": []}
+        cluster.coordination.create(record, "publishers", "gone", ephemeral=True)
+        with cluster.subscribe("cache", Notes(), id="one"):
+            eventually(lambda: (cluster.coordination.read(*place) or {})["unreachable"].get("gone"))
+            eventually(lambda: len(tried) >= 6)
         listener.shutdown(socket.SHUT_RDWR)
+    pauses = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert all(pause >= 0.05 * 2**number for number, pause in enumerate(pauses[:5]))
+
+
+def test_flows_of_a_subscriber_that_never_comes_go_to_another(
+    cluster: Cluster, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(stream, "alice", "bob")
+    record = {"capacity": 1.0, "pid": 0}
+    cluster.coordination.create(record, "applications", "cache", "subscribers", "gone", ephemeral=True)
+    with caplog.at_level(logging.INFO), cluster.publisher(patience=0.5):
+        assert eventually(lambda: failing(cluster)).startswith("it has not connected for ")
+        notes = Notes()
+        with cluster.subscribe("cache", notes):
+            eventually(lambda: sorted(set(notes.objects)) == ["alice", "bob"], timeout=30)
+            eventually(lambda: not failing(cluster))
+    assert caplog.text.count("cache/gone: it has not connected for ") == 1, "it is told once"
 
 
 def test_a_reason_that_is_no_proper_text_harms_its_own_flow_alone(cluster: Cluster, stream: Stream) -> None:
@@ -228,7 +236,7 @@ def test_a_port_in_use_is_one_clear_sentence(cluster: Cluster, stream: Stream) -
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(InvalidOption, match="listen"):
-            cluster.subscribe("cache", Notes(), address=f"127.0.0.1:{taken.getsockname()[1]}")
+            cluster.publisher(listen=f"127.0.0.1:{taken.getsockname()[1]}")
 
 
 def test_bad_applications_are_refused_by_name(cluster: Cluster, stream: Stream) -> None:
@@ -253,34 +261,64 @@ def failing(cluster: Cluster) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def test_only_who_knows_the_token_is_let_in_and_operators_see_why_another_is_not(
+SECRET = "the-secret-of-the-cluster"
+
+
+def keyed(secret: str, application: str = "cache") -> Security:
+    return Security(application_key=application_key(secret, application))
+
+
+def test_only_who_has_the_applications_key_is_let_in_and_operators_see_why_another_is_not(
     cluster: Cluster, stream: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    publish(stream, "alice")
+    other = keyed(SECRET, "other")
+    reasons = {
+        other: "it does not know our key: it has another secret, or the key is another application's",
+        OPEN: "it wants a key of the application, and we have none: see `tidings keys show`",
+    }
+    with caplog.at_level(logging.DEBUG), cluster.publisher(security=Security(secret=SECRET), patience=0.5):
+        for wrong, reason in reasons.items():
+            notes = Notes()
+            with cluster.subscribe("cache", notes, security=wrong):
+                eventually(lambda: failing(cluster) == reason)  # noqa: B023
+            assert notes.objects == []
+        with cluster.subscribe("cache", notes, security=keyed(SECRET)):
+            eventually(lambda: notes.objects == ["alice"])
+            eventually(lambda: all(one.state == "running" and one.reason is None for one in status(cluster)))
+    assert SECRET not in caplog.text
+    assert application_key(SECRET, "cache") not in caplog.text
+
+
+@pytest.mark.parametrize("secret", [None, "another-secret-of-no-cluster"])
+def test_a_publisher_that_cannot_prove_itself_gets_no_proof_and_gives_no_update(
+    cluster: Cluster, stream: Stream, secret: str | None
 ) -> None:
     notes = Notes()
     publish(stream, "alice")
-    with cluster.subscribe("cache", notes, security=Security(token="sesame")):
-        for wrong in (Security(token="wrong"), OPEN):
-            with caplog.at_level(logging.DEBUG), cluster.publisher(security=wrong):
-                assert eventually(lambda: failing(cluster)) == (
-                    "it does not accept our token: both sides need the same one"
-                )
-        assert notes.objects == []
-        assert "sesame" not in caplog.text
-        with cluster.publisher(security=Security(token="sesame")):
-            eventually(lambda: notes.objects == ["alice"])
-            eventually(lambda: all(one.state == "running" and one.reason is None for one in status(cluster)))
+    with (
+        cluster.subscribe("cache", notes, security=keyed(SECRET)),
+        cluster.publisher(security=Security(secret=secret), patience=0.5),
+    ):
+        assert "secret" in eventually(lambda: failing(cluster))
+    assert notes.objects == []
 
 
-def test_a_token_is_replaced_without_a_gap_and_the_expired_one_is_refused(cluster: Cluster, stream: Stream) -> None:
+def test_a_secret_is_replaced_without_a_gap_and_the_expired_one_is_refused(cluster: Cluster, stream: Stream) -> None:
     notes = Notes()
-    old, both, new = Security(token="old"), Security(token="new", accepted=("old",)), Security(token="new")
-    with cluster.subscribe("cache", notes, security=both):
-        for number, shown in enumerate((old, new)):
+    later = "a-later-secret-of-the-cluster"
+    with cluster.publisher(security=Security(secret=later, accepted=(SECRET,)), patience=0.5):
+        for number, secret in enumerate((SECRET, later)):
             publish(stream, f"o-{number}")
-            with cluster.publisher(security=shown):
+            with cluster.subscribe("cache", notes, security=keyed(secret)):
                 eventually(lambda: f"o-{number}" in notes.objects)  # noqa: B023
-    with cluster.subscribe("cache", notes, security=new), cluster.publisher(security=old):
-        assert "token" in eventually(lambda: failing(cluster))
+    with cluster.publisher(security=Security(secret=later), patience=0.5):
+        with cluster.subscribe("cache", notes, security=keyed(SECRET)):
+            eventually(lambda: "it does not know our key" in failing(cluster))
+        both = Security(application_key=application_key(SECRET, "cache"), accepted=(application_key(later, "cache"),))
+        publish(stream, "o-3")
+        with cluster.subscribe("cache", notes, security=both):
+            eventually(lambda: "o-3" in notes.objects)
 
 
 Certificate = tuple[Path, Path]
@@ -309,28 +347,44 @@ def test_updates_travel_over_tls_and_operators_see_why_they_do_not(
     notes = Notes()
     publish(stream, "alice")
     mine, other = certify("mine", "IP:127.0.0.1"), certify("other", "IP:127.0.0.1")
-    with cluster.subscribe("cache", notes, security=Security(certificate=mine[0], key=mine[1])):
-        with cluster.publisher():
+    with cluster.publisher(security=Security(certificate=mine[0], key=mine[1]), patience=0.5):
+        with cluster.subscribe("cache", notes):
             assert "perhaps it speaks TLS" in eventually(lambda: failing(cluster))
-        with cluster.publisher(security=Security(authority=other[0])):
-            assert "is not signed by whom we trust" in eventually(lambda: failing(cluster))
+        with cluster.subscribe("cache", notes, security=Security(authority=other[0])):
+            eventually(lambda: "is not signed by whom we trust" in failing(cluster))
         assert notes.objects == []
-        with cluster.publisher(security=Security(authority=mine[0])):
+        with cluster.subscribe("cache", notes, security=Security(authority=mine[0])):
             eventually(lambda: notes.objects == ["alice"])
 
 
-def test_a_certificate_for_another_host_is_refused_and_so_is_a_subscriber_without_any(
+def test_a_certificate_for_another_host_is_refused_and_so_is_a_publisher_without_any(
     cluster: Cluster, stream: Stream, certify: Callable[[str, str], Certificate]
 ) -> None:
     elsewhere = certify("elsewhere", "DNS:elsewhere.example")
     trusting = Security(authority=elsewhere[0])
-    with (
-        cluster.subscribe("cache", Notes(), security=Security(certificate=elsewhere[0], key=elsewhere[1])),
-        cluster.publisher(security=trusting),
-    ):
-        assert eventually(lambda: failing(cluster)) == "its certificate is not for 127.0.0.1"
-    with cluster.subscribe("cache", Notes()), cluster.publisher(security=trusting):
-        assert eventually(lambda: failing(cluster)) == "it does not speak TLS, and we do"
+    serving = Security(certificate=elsewhere[0], key=elsewhere[1])
+    with cluster.subscribe("cache", Notes(), security=trusting):
+        with cluster.publisher(security=serving, patience=0.5):
+            eventually(lambda: failing(cluster) == "its certificate is not for its address")
+        with cluster.publisher(patience=0.5):
+            eventually(lambda: failing(cluster) == "it does not speak TLS, and we do")
+
+
+def test_a_publisher_can_want_certificates_of_subscribers(
+    cluster: Cluster, stream: Stream, certify: Callable[[str, str], Certificate]
+) -> None:
+    notes = Notes()
+    publish(stream, "alice")
+    mine, theirs, other = (certify(name, "IP:127.0.0.1") for name in ("mine", "theirs", "other"))
+    strict = Security(certificate=mine[0], key=mine[1], authority=theirs[0])
+    with cluster.publisher(security=strict, patience=0.5):
+        for wrong in (Security(authority=mine[0]), Security(authority=mine[0], certificate=other[0], key=other[1])):
+            with cluster.subscribe("cache", notes, security=wrong):
+                assert eventually(lambda: failing(cluster))
+        assert notes.objects == []
+        right = Security(authority=mine[0], certificate=theirs[0], key=theirs[1])
+        with cluster.subscribe("cache", notes, security=right):
+            eventually(lambda: notes.objects == ["alice"])
 
 
 def test_a_certificate_needs_its_own_key(tmp_path: Path, certify: Callable[[str, str], Certificate]) -> None:

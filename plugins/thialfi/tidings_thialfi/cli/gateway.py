@@ -14,16 +14,16 @@ import typer
 
 from tidings.cli.options import (
     SERVICE_TIMEOUT_S,
+    ApplicationKey,
     Timeout,
-    TokenFile,
     ZooKeeper,
     connected,
     existing_file,
     key_texts,
     listen_address,
-    security,
+    secret_file,
     size,
-    token_file,
+    subscriber_security,
 )
 from tidings.cli.output import note, refuse
 from tidings.errors import InvalidOption, PluginMissing
@@ -54,11 +54,19 @@ def _file(help: str) -> Any:
 
 
 def _secrets(help: str) -> Any:
-    return typer.Option(metavar="FILE", parser=token_file, help=help, show_default=False)
+    return typer.Option(metavar="FILE", parser=secret_file, help=help, show_default=False)
 
 
 def _seconds(help: str, least: float = 0.1) -> Any:
     return typer.Option(metavar="SECONDS", min=least, max=86_400.0, help=help)
+
+
+def _entries(whose: str) -> Any:
+    return typer.Option(metavar="N", min=1, help=f"Entries a second {whose}; 20 times as many at once.")
+
+
+def _bytes(whose: str) -> Any:
+    return typer.Option(metavar="SIZE", parser=size, help=f"Bytes a second {whose}; 20 times as many at once.")
 
 
 def gateway_command(
@@ -95,9 +103,6 @@ def gateway_command(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Where other gateways reach it.", show_default="where it listens"),
     ] = None,
-    subscriber_address: Annotated[
-        str, typer.Option(metavar="HOST:PORT", help="Where publishers send it notifications. 0: a free port.")
-    ] = "127.0.0.1:0",
     metrics: Annotated[
         Any,
         typer.Option(
@@ -108,6 +113,12 @@ def gateway_command(
         ),
     ] = None,
     token_lifetime: Annotated[float, _seconds("How long a client's token is good.")] = DEFAULTS.token_lifetime,
+    renew_within: Annotated[
+        float,
+        typer.Option(
+            metavar="SECONDS", min=0.0, max=DEFAULTS.renew_within, help="How long after its end it is renewed."
+        ),
+    ] = DEFAULTS.renew_within,
     heartbeat: Annotated[
         float, _seconds("How often a client that has nothing to say shows that it lives.")
     ] = DEFAULTS.heartbeat,
@@ -115,9 +126,15 @@ def gateway_command(
     resend: Annotated[float, _seconds("When a notification that is not acknowledged is sent again.")] = DEFAULTS.resend,
     ping: Annotated[float, _seconds("How often a WebSocket is pinged; 0: never.", 0.0)] = DEFAULTS.ping,
     poll_gap: Annotated[float, _seconds("A client that has not polled for so long is gone.")] = DEFAULTS.poll_gap,
+    request_timeout: Annotated[
+        float, _seconds("In so long a request has to come, and its body after it.")
+    ] = DEFAULTS.request_timeout,
     max_message: Annotated[
         Any, typer.Option(metavar="SIZE", parser=size, help="The largest message that a client may send.")
     ] = f"{DEFAULTS.max_message // 2**10}KiB",
+    max_poll: Annotated[
+        Any, typer.Option(metavar="SIZE", parser=size, help="The largest body of a long poll.")
+    ] = f"{DEFAULTS.max_poll // 2**10}KiB",
     stall: Annotated[float, _seconds("A client that takes nothing for so long is sent away.")] = DEFAULTS.stall,
     max_queue: Annotated[
         Any, typer.Option(metavar="SIZE", parser=size, help="What a client may have been sent and not acknowledged.")
@@ -135,19 +152,35 @@ def gateway_command(
         float, typer.Option(metavar="N", min=0.01, help="Messages a second of one client.")
     ] = DEFAULTS.rate,
     burst: Annotated[int, typer.Option(metavar="N", min=1, help="Messages of one client at once.")] = DEFAULTS.burst,
+    entries: Annotated[int, _entries("of one client")] = DEFAULTS.entries,
+    bytes: Annotated[Any, _bytes("of one client")] = f"{DEFAULTS.bytes // 2**10}KiB",
+    user_entries: Annotated[int, _entries("of all clients of a user")] = DEFAULTS.user_entries,
+    user_bytes: Annotated[Any, _bytes("of all clients of a user")] = f"{DEFAULTS.user_bytes // 2**20}MiB",
+    address_entries: Annotated[int, _entries("of all clients of an address")] = DEFAULTS.address_entries,
+    address_bytes: Annotated[Any, _bytes("of all clients of an address")] = f"{DEFAULTS.address_bytes // 2**20}MiB",
+    total_entries: Annotated[int, _entries("of all clients")] = DEFAULTS.total_entries,
+    total_bytes: Annotated[Any, _bytes("of all clients")] = f"{DEFAULTS.total_bytes // 2**20}MiB",
     max_connections: Annotated[
         int, typer.Option(metavar="N", min=1, help="Connections in all.")
     ] = DEFAULTS.max_connections,
     max_per_address: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Connections from one address.")
+        int,
+        typer.Option(metavar="N", min=1, help="Connections from one address, and clients that poll; IPv6 by /64."),
     ] = DEFAULTS.max_per_address,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NETWORK", help="A proxy whose X-Forwarded-For says where clients are, as in 10.0.0.0/8."),
+    ] = None,
     session_timeout: Annotated[
         float,
         typer.Option(
             metavar="SECONDS", min=1.0, max=3600.0, help="How soon others take its flows when it dies without a word."
         ),
     ] = 10.0,
-    token_file: TokenFile = None,
+    application_key: ApplicationKey = None,
+    publisher_authority: Annotated[
+        Any, _file("Speak TLS with publishers, and trust those whose certificate this one signed (PEM).")
+    ] = None,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = SERVICE_TIMEOUT_S,
 ) -> None:
@@ -162,6 +195,7 @@ def gateway_command(
         if error.name != "aiohttp":
             raise
         raise PluginMissing("a gateway needs aiohttp: pip install 'tidings[gateway]'") from None
+    from tidings.wire.security import trusting
     from tidings_thialfi.gateway.hooks import load_hooks
     from tidings_thialfi.protocol.tokens import TokenKeys
 
@@ -173,12 +207,15 @@ def gateway_command(
         raise refuse("--hook-option is for --hooks, which names none")
     options = GatewayOptions(
         token_lifetime=token_lifetime,
+        renew_within=renew_within,
         heartbeat=heartbeat,
         offline_after=offline_after,
         resend=resend,
         ping=ping,
         poll_gap=poll_gap,
+        request_timeout=request_timeout,
         max_message=max_message,
+        max_poll=max_poll,
         max_queue=max_queue,
         max_pending=max_pending,
         max_pending_total=max_pending_total,
@@ -186,8 +223,17 @@ def gateway_command(
         max_registrations=max_registrations,
         rate=rate,
         burst=burst,
+        entries=entries,
+        bytes=bytes,
+        user_entries=user_entries,
+        user_bytes=user_bytes,
+        address_entries=address_entries,
+        address_bytes=address_bytes,
+        total_entries=total_entries,
+        total_bytes=total_bytes,
         max_connections=max_connections,
         max_per_address=max_per_address,
+        trusted_proxies=tuple(trusted_proxy or ()),
         origins=tuple(one.rstrip("/") for one in origin or ()),
     )
     place = GatewayPlace(
@@ -195,10 +241,9 @@ def gateway_command(
         port=listen[1],
         advertise=advertise,
         tls=_server_tls(tls_certificate, tls_key),
-        peer_tls=None if peer_authority is None else ssl.create_default_context(cafile=peer_authority),
+        peer_tls=None if peer_authority is None else trusting(peer_authority),
         peer_secret=peer_secret[0] if peer_secret else None,
-        subscriber=subscriber_address,
-        security=security(token_file, certificate=tls_certificate, key=tls_key),
+        security=subscriber_security(application_key, authority=publisher_authority),
     )
     log = logging.getLogger("tidings_thialfi")
     log.setLevel(min(log.level or logging.INFO, logging.INFO))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, key_values
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, existing_file, key_values
 from tidings.cli.output import emit, note, print_fields, refuse
 
 if TYPE_CHECKING:
@@ -18,11 +18,22 @@ EXAMPLES = """\b
 Examples:
   tidings thialfi create contacts --stream people --log delta:/data/thialfi/contacts --storage /data/state
   tidings thialfi status contacts
+  tidings thialfi revoke contacts --user ann
   tidings thialfi drop-state contacts --dry-run
 """
 
 thialfi = typer.Typer(no_args_is_help=True, help="Tell clients the latest versions of objects.", epilog=EXAMPLES)
 
+Client = Annotated[
+    int | None, typer.Option(metavar="NUMBER", min=0, help="A client, by its number.", show_default=False)
+]
+User = Annotated[
+    str | None, typer.Option(metavar="NAME", help="All clients of a user, as the hooks call it.", show_default=False)
+]
+Token = Annotated[
+    Any,
+    typer.Option(metavar="FILE", parser=existing_file, help="One token, which is in this file.", show_default=False),
+]
 Name = Annotated[str, typer.Argument(metavar="SERVICE", help="The service's name.", show_default=False)]
 
 
@@ -116,6 +127,69 @@ def drop_state_command(
     emit(value, json, lambda: note(told))
 
 
+@thialfi.command("revoke", short_help="Make tokens worthless: a client's, a user's, or one.")
+def revoke_command(
+    name: Name,
+    client: Client = None,
+    user: User = None,
+    token: Token = None,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Make tokens worthless, at all gateways, and disconnect who goes by them. Takes one of --client, --user, --token.
+
+    Whoever shows one is told that it is invalid, and may ask for another as a new client, if hooks let it in. A user's
+    tokens from after this are good.
+    """
+    _say("revoked", name, client, user, token, zookeeper, timeout, json)
+
+
+@thialfi.command("disconnect", short_help="Close the connections of a client or a user now.")
+def disconnect_command(
+    name: Name,
+    client: Client = None,
+    user: User = None,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Close the connections of a client or a user, at all gateways. Takes one of --client and --user.
+
+    They connect again, and show who they are: hooks are asked once more. To keep them out, change what hooks say first.
+    """
+    _say("disconnected", name, client, user, None, zookeeper, timeout, json)
+
+
+def _say(
+    what: str,
+    name: str,
+    client: int | None,
+    user: str | None,
+    token: Path | None,
+    zookeeper: str | None,
+    timeout: float,
+    json: bool,
+) -> None:
+    from tidings_thialfi.revocations import Whose, say
+    from tidings_thialfi.service import read
+
+    if sum(one is not None for one in (client, user, token)) != 1:
+        raise refuse(f"say whose: --client, --user{' or --token' if what == 'revoked' else ''}, and only one of them")
+    if client is not None:
+        whose, told = Whose.client(client), f"client {client}"
+    elif user is not None:
+        whose, told = Whose.user(user), f"user {user!r}"
+    else:
+        assert token is not None
+        whose, told = Whose.token(token.read_text(errors="replace").strip()), "the token"
+    with connected(zookeeper, timeout) as cluster:
+        read(cluster, name)
+        say(cluster.coordination, name, what, whose)
+    value = {"service": name, what: whose.kind, "whose": whose.value}
+    emit(value, json, lambda: note(f"all gateways of service {name!r} hear that {told} is {what}"))
+
+
 def _status(cluster: Cluster, service: Service) -> dict[str, Any]:
     from tidings_thialfi.server.tables import row_counts
 
@@ -128,5 +202,6 @@ def _status(cluster: Cluster, service: Service) -> dict[str, Any]:
         "folder": str(service.folder),
         "running": running,
         "gateways": ", ".join(gateways) or None,
+        "revoked": len(cluster.coordination.children("thialfi", service.name, "revoked")),
         "rows": row_counts(service.folder / "state"),
     }

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from tidings.errors import InvalidOption, PluginMissing
-from tidings_thialfi.protocol.constants import MAX_MESSAGE_BYTES, SUBPROTOCOL
+from tidings_thialfi.protocol.constants import MAX_MESSAGE_BYTES, MAX_TOKEN_BYTES, SUBPROTOCOL
 from tidings_thialfi.protocol.messages import BadMessage, FromClient, FromService, encode, parse_service
 
 try:
@@ -144,6 +144,7 @@ class LongPollChannel:
         self._receive: Receive | None = None
         self._answered = asyncio.Event()
         self._broken: ChannelBroken | ChannelRefused | None = None
+        self._key: str | None = None
 
     async def open(self) -> None:
         """Nothing is to be opened."""
@@ -180,11 +181,12 @@ class LongPollChannel:
 
     async def _post(self, messages: list[FromClient], wait: float) -> int:
         texts = ",".join(map(encode, messages))
+        key = "" if self._key is None else f',"channel":{json.dumps(self._key)}'
         limit = aiohttp.ClientTimeout(total=wait + CONNECT_TIMEOUT_S)
         try:
             async with self._session.post(
                 self._address,
-                data=f'{{"send":[{texts}],"wait":{wait}}}'.encode(),
+                data=f'{{"send":[{texts}],"wait":{wait}{key}}}'.encode(),
                 headers={"Content-Type": "application/json"},
                 ssl=self._tls or True,
                 timeout=limit,
@@ -192,7 +194,10 @@ class LongPollChannel:
             ) as answer:
                 if answer.status != 200:
                     raise ChannelBroken(f"the gateway answered {answer.status} to a poll")
-                found = json.loads(await _body(answer))["receive"]
+                whole = json.loads(await _body(answer))
+                found = whole["receive"]
+                if isinstance(named := whole.get("channel"), str) and len(named) <= MAX_TOKEN_BYTES:
+                    self._key = named
                 # As the gateway wrote it: a message that was small enough must not grow.
                 received = [_dump(one) for one in found] if isinstance(found, list) else []
         except (aiohttp.ClientError, OSError, TimeoutError) as error:

@@ -10,19 +10,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import secrets
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from aiohttp import web
 
+from tidings_thialfi.gateway.addresses import counted
 from tidings_thialfi.protocol.messages import BadMessage, FromService, encode, split
 from tidings_thialfi.protocol.rate_limit import Bucket
 
 if TYPE_CHECKING:
     from tidings_thialfi.gateway.sessions import Session
 
-SHUTDOWN, DISPLACED, SLOW, SILENT = 3001, 3002, 3008, 3012
+SHUTDOWN, DISPLACED, DISCONNECTED, SLOW, SILENT = 3001, 3002, 3003, 3008, 3012
 MALFORMED, DENIED = 3501, 3507
 CLOSE_TIMEOUT_S = 5.0  # what a client has to read why it is sent away
 
@@ -35,7 +37,7 @@ class Pipe:
     """
 
     __slots__ = ("_ahead", "_bytes", "_closer", "_gave_up", "_limit", "_queue", "_request", "_socket", "_stall",
-                 "_waiters", "_watchdog", "_writer", "_written", "closed")  # fmt: skip
+                 "_waiters", "_watchdog", "_writer", "_written", "closed", "peer")  # fmt: skip
 
     def __init__(
         self,
@@ -61,6 +63,8 @@ class Pipe:
         self._watchdog: asyncio.TimerHandle | None = None
         self._closer: asyncio.Task[None] | None = None
         self.closed = False
+        self.peer = ""
+        """Which gateway is at the other end, if one is."""
 
     def send(self, text: str) -> bool:
         """Send this, soon; False if the other side is gone, or is too slow, and is sent away."""
@@ -168,11 +172,15 @@ class Pipe:
 class ClientChannel:
     """One client's way: what is known of it, and how to send to it."""
 
-    __slots__ = ("address", "authorization", "bucket", "faults", "session", "user", "warned")
+    __slots__ = ("address", "authorization", "bucket", "counted", "faults", "session", "user", "warned")
     kind = "channel"
+    weighed = False
+    """Whether the bytes of its messages were counted before they came here."""
 
     def __init__(self, address: str, authorization: str | None, bucket: Bucket) -> None:
         self.address = address
+        self.counted: str | None = counted(address)
+        """What its address is counted as; None if it is that of many clients."""
         self.authorization = authorization
         self.bucket = bucket
         self.session: Session | None = None
@@ -253,6 +261,7 @@ class TagChannel(ClientChannel):
 
     def __init__(self, pipe: Pipe, tag: str | int, address: str, authorization: str | None, bucket: Bucket) -> None:
         super().__init__(address, authorization, bucket)
+        self.counted = None  # the proxy's
         self._pipe = pipe
         self._tag = json.dumps(tag, ensure_ascii=False)
         self.inbox: deque[str] = deque()
@@ -287,8 +296,10 @@ class TagChannel(ClientChannel):
 class PollChannel(ClientChannel):
     """A client that polls: what it is told waits for its next poll. There is room below `ahead` bytes."""
 
-    __slots__ = ("_ahead", "_bytes", "_queue", "_ready", "_waiters", "closed", "polled", "polling")
+    __slots__ = ("_ahead", "_bytes", "_queue", "_ready", "_waiters", "clients", "closed", "counts", "key",
+                 "polled", "polling")  # fmt: skip
     kind = "poll"
+    weighed = True
 
     def __init__(self, ahead: int, address: str, authorization: str | None, bucket: Bucket, now: float) -> None:
         super().__init__(address, authorization, bucket)
@@ -297,6 +308,12 @@ class PollChannel(ClientChannel):
         self._queue: deque[str] = deque()
         self._waiters: deque[Callable[[], None]] = deque()
         self._ready = asyncio.Event()
+        self.key = secrets.token_urlsafe(16)
+        """What the client's next polls show: a token alone does not say that they come from who said hello."""
+        self.clients: set[int] = set()
+        """Whose channel it is, or was."""
+        self.counts = False
+        """Whether it counts for its address."""
         self.polled = now
         self.polling = 0
         self.closed = False

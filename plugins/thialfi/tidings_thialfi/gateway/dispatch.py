@@ -38,6 +38,7 @@ from tidings_thialfi.gateway.outbound import Outbound
 from tidings_thialfi.gateway.presence import Presence
 from tidings_thialfi.gateway.relay import Link, RelayAnswer, RelayedRows
 from tidings_thialfi.gateway.routes import Routes
+from tidings_thialfi.revocations import Revocations, Whose
 
 logger = logging.getLogger(__name__)
 
@@ -71,6 +72,14 @@ class Dispatcher:
     def leave(self, channel: ClientChannel) -> None:
         """The channel is gone."""
         self._carry_out(self._inbound.leave(channel))
+
+    def revoke(self, revoked: Revocations) -> None:
+        """These tokens are not good any more."""
+        self._carry_out(self._inbound.revoke(revoked))
+
+    def disconnect(self, whose: Whose) -> None:
+        """These clients are to be disconnected."""
+        self._carry_out(self._inbound.disconnect(whose))
 
     # Flows
 

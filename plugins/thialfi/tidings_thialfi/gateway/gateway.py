@@ -25,10 +25,12 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tidings.cluster import Cluster
-from tidings.errors import InvalidOption, UnknownApplication
+from tidings.errors import UnknownApplication
 from tidings.names import check_name
 from tidings.wire.bearers import Bearers
 from tidings.wire.security import OPEN, Security
+from tidings_thialfi.gateway.acceptor import Acceptor
+from tidings_thialfi.gateway.addresses import Addresses
 from tidings_thialfi.gateway.channels import SHUTDOWN
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.flow_handler import FlowHandler
@@ -41,6 +43,7 @@ from tidings_thialfi.gateway.operations import OperationWriter
 from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.gateway.outbound import Outbound
 from tidings_thialfi.gateway.presence import Presence
+from tidings_thialfi.gateway.rates import Rates
 from tidings_thialfi.gateway.readiness import Readiness
 from tidings_thialfi.gateway.registry import Places, Registry, gateways_of
 from tidings_thialfi.gateway.relay import Watchers
@@ -49,11 +52,11 @@ from tidings_thialfi.gateway.sessions import Sessions
 from tidings_thialfi.protocol.messages import FromService
 from tidings_thialfi.protocol.stream_schema import notifications_of, operations_of
 from tidings_thialfi.protocol.tokens import TokenKeys
-from tidings_thialfi.service import read
+from tidings_thialfi.revocations import REVOKED, Revocations, parsed
+from tidings_thialfi.service import PLACE, read
 
 SWEEP_INTERVAL_S = 0.5
 CHECKS_PER_SPAN = 10  # looks at what is due, in the time after which it is
-BACKLOG_CONNECTIONS = 4096
 STALE_CLIENTS_PER_S = 2_000  # that are asked to say hello again
 
 logger = logging.getLogger(__name__)
@@ -70,8 +73,6 @@ class GatewayPlace:
     tls: ssl.SSLContext | None = None
     peer_tls: ssl.SSLContext | None = None
     peer_secret: str | None = field(default=None, repr=False)
-    subscriber: str = "127.0.0.1:0"
-    """Where publishers send the notifications."""
     security: Security = OPEN
 
 
@@ -101,9 +102,12 @@ class Gateway:
         self.address = ""
         self._cluster = cluster
         self._tasks: set[asyncio.Task[None]] = set()
+        self._places = Places({}, {}, None, frozenset(), frozenset())
         secret = self.place.peer_secret
         identity = read(cluster, service).identity
         guard = Guard(hooks)
+        rates = Rates(self.options)
+        self._addresses = Addresses(self.options.trusted_proxies)
         watchers = Watchers()
         self._notifications = cluster.stream(notifications_of(service))
         self._operations = OperationWriter(
@@ -119,7 +123,10 @@ class Gateway:
             options=self.options,
             metrics=self.metrics,
             guard=guard,
+            rates=rates,
         )
+        # Before any client comes: what is said from now on is heard later.
+        self._inbound.revoked = Revocations(cluster.coordination.children(PLACE, service, REVOKED))
         self._outbound = Outbound(self._sessions, watchers, guard=guard, options=self.options, metrics=self.metrics)
         routes = Routes(
             self.id, self._notifications.shards, self._sessions, watchers, secret=secret, tls=self.place.peer_tls
@@ -136,6 +143,9 @@ class Gateway:
             publishers=Bearers(publish_tokens),
             trunks=Bearers(trunk_tokens),
             peers=Bearers([secret] if secret else ()),
+            addresses=self._addresses,
+            rates=rates,
+            guarded=guard.on,
             serve_metrics=serve_metrics,
         )
         self.metrics.registry.register(GatewayGauges(self.http.limits, self._sessions, routes, guard))
@@ -153,32 +163,29 @@ class Gateway:
             self._cluster.create_application(
                 application, [self._notifications.name], start="latest", balance="zookeeper"
             )
-        runner = web.AppRunner(
-            self.http.app, access_log=None, handle_signals=False, shutdown_timeout=2.0, logger=_http_logger()
-        )
+        runner = web.AppRunner(self.http.app, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
+        assert runner.server is not None
+        acceptor = Acceptor(
+            runner.server,
+            self._addresses,
+            most_per_address=self.options.max_per_address,
+            patience=self.options.request_timeout,
+            tls=self.place.tls,
+            refused=self.metrics.limited.labels("sockets").inc,
+            logger=_http_logger(),
+        )
         try:
-            site = web.TCPSite(
-                runner,
-                self.place.host,
-                self.place.port,
-                ssl_context=self.place.tls,
-                backlog=BACKLOG_CONNECTIONS,
-                reuse_address=True,
-            )
-            try:
-                await site.start()
-            except OSError as error:
-                where = f"{self.place.host}:{self.place.port}"
-                raise InvalidOption(f"nothing can be served at {where}: {error.strerror or error}") from None
-            self.address = _address(runner)
+            await acceptor.open(self.place.host, self.place.port)
+            self.address = acceptor.address
             async with self._joined(loop, application):
                 started()
                 await self._serve(stop)
                 self.readiness.closing = True
-                await site.stop()
+                acceptor.close()
                 await self._send_away()
         finally:
+            acceptor.close()
             await runner.cleanup()
             await self._operations.close()
             if self._producer is not None:
@@ -202,7 +209,6 @@ class Gateway:
                     application,
                     FlowHandler(loop, self._dispatcher, self._outbound),
                     id=self.id,
-                    address=self.place.subscriber,
                     security=self.place.security,
                 )
             except BaseException:
@@ -250,6 +256,11 @@ class Gateway:
             logger.warning("service %s has another identity now: clients will get new tokens", self.service)
             self._inbound.identity = places.identity
             self._spawn(self._send_stale())
+        if places.revoked != self._places.revoked:
+            self._dispatcher.revoke(Revocations(places.revoked))
+        for whose, _ in filter(None, map(parsed, places.disconnected - self._places.disconnected)):
+            self._dispatcher.disconnect(whose)
+        self._places = places
         self._dispatcher.flows_placed(places.holders, places.urls)
 
     async def _send_stale(self) -> None:
@@ -270,8 +281,3 @@ def _http_logger() -> logging.Logger:
     found = logging.getLogger(f"{__name__}.http")
     found.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError)))
     return found
-
-
-def _address(runner: web.AppRunner) -> str:
-    host, port = runner.addresses[0][:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

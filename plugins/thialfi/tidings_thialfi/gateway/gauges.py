@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.metrics_core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tidings_thialfi.gateway.connection_limits import ConnectionLimits
+from tidings_thialfi.gateway.connection_limits import AddressQuota
 from tidings_thialfi.gateway.hooks import Guard
 from tidings_thialfi.gateway.routes import Routes
 from tidings_thialfi.gateway.sessions import Sessions
@@ -16,7 +16,7 @@ from tidings_thialfi.gateway.sessions import Sessions
 class GatewayGauges(Collector):
     """The gauges of one gateway."""
 
-    def __init__(self, limits: ConnectionLimits, sessions: Sessions, routes: Routes, guard: Guard) -> None:
+    def __init__(self, limits: AddressQuota, sessions: Sessions, routes: Routes, guard: Guard) -> None:
         self._limits = limits
         self._sessions = sessions
         self._routes = routes

@@ -4,31 +4,44 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
+import time
 from collections.abc import Awaitable, Callable
+from math import ceil
 
 from aiohttp import WSMsgType, web
-from prometheus_client.exposition import choose_encoder
 
 from tidings.errors import InvalidUpdate, TidingsError
+from tidings.metrics import encoder_for
 from tidings.producers import AsyncProducer
 from tidings.wire.bearers import Bearers
+from tidings_thialfi.gateway.acceptor import CountedConnection
+from tidings_thialfi.gateway.addresses import Addresses, counted
+from tidings_thialfi.gateway.bodies import read_body
 from tidings_thialfi.gateway.channels import MALFORMED, Pipe, SocketChannel
-from tidings_thialfi.gateway.connection_limits import ConnectionLimits
+from tidings_thialfi.gateway.connection_limits import AddressQuota, Origins
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.options import GatewayOptions
-from tidings_thialfi.gateway.polls import Polls
+from tidings_thialfi.gateway.polls import Polls, TooManyPollers
 from tidings_thialfi.gateway.publish_api import MAX_BODY_BYTES, updates_of
+from tidings_thialfi.gateway.rates import Amount, Rates
 from tidings_thialfi.gateway.readiness import Readiness
-from tidings_thialfi.gateway.relay import MAX_FRAME_BYTES, RELAY_SUBPROTOCOL
+from tidings_thialfi.gateway.relay import (
+    MAX_BAD_FRAMES,
+    MAX_FRAME_BYTES,
+    PEER_HEADER,
+    RELAY_SUBPROTOCOL,
+    parse_frame,
+)
 from tidings_thialfi.gateway.trunk import Trunk
 from tidings_thialfi.protocol.constants import SUBPROTOCOL, TRUNK_SUBPROTOCOL, VERSION
 from tidings_thialfi.protocol.messages import BadMessage
 
 CLIENT_AHEAD_BYTES = 64 * 2**10  # that wait for a client; while there are more, nothing is read from it
 PEER_AHEAD_BYTES = 4 * 2**20  # that wait for a proxy, or for another gateway
+RETRY_AFTER_S = 5  # what who is one too many is told
+KEPT_HEADERS = ("Retry-After", "Allow")  # of an answer that refuses something
 QUEUE_PER_AHEAD = 16  # so many times as much waits for nobody, whatever happens
 
 logger = logging.getLogger(__name__)
@@ -48,6 +61,9 @@ class HttpServer:
         publishers: Bearers,
         trunks: Bearers,
         peers: Bearers,
+        addresses: Addresses,
+        rates: Rates,
+        guarded: bool,
         serve_metrics: bool = True,
     ) -> None:
         self._dispatcher = dispatcher
@@ -58,13 +74,14 @@ class HttpServer:
         self._publishers = publishers
         self._trunks = trunks
         self._peers = peers
-        self.limits = ConnectionLimits(
-            most=options.max_connections, most_per_address=options.max_per_address, origins=options.origins
-        )
+        self._addresses = addresses
+        self._rates = rates
+        self._origins = Origins(options.origins)
+        self.limits = AddressQuota(most=options.max_connections, most_per_address=options.max_per_address)
         self._sockets: set[Pipe] = set()
-        self._polls = Polls(dispatcher, options)
+        self._polls = Polls(dispatcher, options, keyed=guarded)
         self._closing: tuple[int, str] | None = None
-        self.app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[self._guarded])
+        self.app = web.Application(middlewares=[self._guarded])
         self.app.router.add_get("/v1/client", self._client)
         self.app.router.add_post("/v1/poll", self._poll)
         self.app.router.add_route("OPTIONS", "/v1/poll", self._preflight)
@@ -89,22 +106,26 @@ class HttpServer:
             await asyncio.sleep(0.02)
 
     def sweep(self) -> None:
-        """End the sessions of clients that have stopped polling."""
+        """End the sessions of clients that have stopped polling, and forget who has said little."""
         self._polls.sweep()
+        self._rates.sweep(time.monotonic())
 
     @web.middleware
     async def _guarded(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Refuse browsers of other pages; and say in one sentence what went wrong, never in a trace."""
+        if isinstance(request.protocol, CountedConnection):
+            request.protocol.arrived()
         origin = request.headers.get("Origin")
-        if not self.limits.allows(origin):
+        if not self._origins.allow(origin):
             self._metrics.limited.labels("origin").inc()
             return _plain(403, "pages of that origin may not connect here")
         try:
             response = await handler(request)
         except web.HTTPException as error:
-            return _plain(error.status, error.reason.lower())
+            response = _plain(error.status, error.reason[:1].lower() + error.reason[1:])
+            response.headers.update({name: error.headers[name] for name in KEPT_HEADERS if name in error.headers})
         if origin is not None and not response.prepared:
             response.headers["Access-Control-Allow-Origin"] = origin
             response.headers["Vary"] = "Origin"
@@ -115,7 +136,7 @@ class HttpServer:
     async def _client(self, request: web.Request) -> web.StreamResponse:
         async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
             authorization = request.headers.get("Authorization")
-            channel = SocketChannel(pipe, request.remote or "", authorization, self._options.bucket())
+            channel = SocketChannel(pipe, self._address(request), authorization, self._options.bucket())
             try:
                 async for message in socket:
                     if message.type is not WSMsgType.TEXT:
@@ -129,7 +150,7 @@ class HttpServer:
             finally:
                 self._dispatcher.leave(channel)
 
-        return await self._socket(request, SUBPROTOCOL, converse, counted=True)
+        return await self._socket(request, SUBPROTOCOL, converse, limited=True)
 
     # Many clients a WebSocket
 
@@ -142,7 +163,7 @@ class HttpServer:
             trunk = Trunk(pipe, request.remote or "", self._dispatcher, self._options, self._metrics)
             await trunk.converse(socket)
 
-        return await self._socket(request, TRUNK_SUBPROTOCOL, converse, counted=False)
+        return await self._socket(request, TRUNK_SUBPROTOCOL, converse, limited=False)
 
     # Other gateways
 
@@ -152,37 +173,59 @@ class HttpServer:
             return _plain(403, "a relay needs the secret that gateways share")
 
         async def converse(socket: web.WebSocketResponse, pipe: Pipe) -> None:
+            pipe.peer = request.headers.get(PEER_HEADER, "")
+            bad = 0
             try:
                 async for message in socket:
                     try:
-                        kind, clients = json.loads(message.data)
-                        self._dispatcher.relay_frame(pipe, str(kind), [int(client) for client in clients])
-                    except (ValueError, TypeError):
-                        pipe.close(MALFORMED, "a relay's frames are [word, clients]")
-                        break
+                        self._dispatcher.relay_frame(pipe, *parse_frame(message.data))
+                    except ValueError:
+                        self._metrics.refused.labels("malformed").inc()
+                        bad += 1
+                        if bad == MAX_BAD_FRAMES:
+                            pipe.close(MALFORMED, "a relay's frames are [word, clients]")
+                            break
             finally:
                 self._dispatcher.relay_closed(pipe)
 
-        return await self._socket(request, RELAY_SUBPROTOCOL, converse, counted=False)
+        return await self._socket(request, RELAY_SUBPROTOCOL, converse, limited=False)
 
     # Long polls
 
     async def _poll(self, request: web.Request) -> web.StreamResponse:
         if self._closing is not None:
             return _plain(503, "the gateway is shutting down")
-        address = request.remote or ""
-        if limit := self.limits.accept(address, None):
+        address = self._address(request)
+        source = counted(address)
+        if limit := self.limits.accept(source):
             self._metrics.limited.labels(limit).inc()
-            return _plain(429, "too many connections")
+            return _later(_plain(429, "too many connections"))
         try:
-            received = await self._polls.answer(await request.read(), address, request.headers.get("Authorization"))
+            self._pay(source, Amount(entries=1))
+            body = await read_body(
+                request,
+                self._options.max_poll,
+                self._options.request_timeout,
+                self._metrics,
+                lambda size: self._pay(source, Amount(bytes=size)),
+            )
+            answer = await self._polls.answer(body, address, request.headers.get("Authorization"))
         except BadMessage as error:
             self._metrics.refused.labels("malformed").inc()
             fault = {"v": VERSION, "error": {"code": error.code, "message": str(error)}}
             return web.json_response({"receive": [fault]}, status=400)
+        except TooManyPollers:
+            self._metrics.limited.labels("polls").inc()
+            return _later(_plain(429, "too many clients poll"))
         finally:
-            self.limits.release(address)
-        return web.Response(text=f'{{"receive":[{",".join(received)}]}}', content_type="application/json")
+            self.limits.release(source)
+        return web.Response(text=answer.encode(), content_type="application/json")
+
+    def _pay(self, source: str, amount: Amount) -> None:
+        """Count what an address sends in polls, before anything is made of it."""
+        if over := self._rates.take(time.monotonic(), amount, {"address": source, "total": ""}):
+            self._metrics.limited.labels(over.limit).inc()
+            raise web.HTTPTooManyRequests(reason=over.reason, headers={"Retry-After": str(ceil(over.wait))})
 
     async def _preflight(self, request: web.Request) -> web.StreamResponse:
         headers = {
@@ -201,7 +244,8 @@ class HttpServer:
             self._metrics.refused.labels("denied").inc()
             return _plain(401, "publishing needs a bearer token of this gateway's")
         try:
-            updates = updates_of(await request.read())
+            body = await read_body(request, MAX_BODY_BYTES, self._options.request_timeout, self._metrics)
+            updates = await asyncio.to_thread(updates_of, body)  # clients do not wait for it
             if updates:
                 await self._producer.publish_many(updates)
         except InvalidUpdate as error:
@@ -224,7 +268,7 @@ class HttpServer:
         return _plain(503 if reasons else 200, "\n".join(reasons) or "ready")
 
     async def _scrape(self, request: web.Request) -> web.StreamResponse:
-        encode, kind = choose_encoder(request.headers.get("Accept", ""))
+        encode, kind = encoder_for(request.headers.get("Accept", ""))
         return web.Response(body=encode(self._metrics.everything), headers={"Content-Type": kind})
 
     # What all WebSockets share
@@ -235,15 +279,15 @@ class HttpServer:
         protocol: str,
         converse: Callable[[web.WebSocketResponse, Pipe], Awaitable[None]],
         *,
-        counted: bool,
+        limited: bool,
     ) -> web.StreamResponse:
         offered = [one.strip() for one in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
         if protocol not in offered:
             return _plain(400, f"this is a WebSocket of the subprotocol {protocol}")
-        address = request.remote or ""
-        if counted and (limit := self.limits.accept(address, request.headers.get("Origin"))):
+        source = counted(self._address(request))
+        if limited and (limit := self.limits.accept(source)):
             self._metrics.limited.labels(limit).inc()
-            return _plain(503 if limit == "connections" else 429, "too many connections")
+            return _later(_plain(503 if limit == "connections" else 429, "too many connections"))
         socket = web.WebSocketResponse(
             protocols=(protocol,),
             compress=False,  # it would cost tens of kilobytes a connection
@@ -272,12 +316,16 @@ class HttpServer:
         finally:
             await pipe.ended()
             self._sockets.discard(pipe)
-            if counted:
-                self.limits.release(address)
+            if limited:
+                self.limits.release(source)
             if socket.close_code == 1009:
                 self._metrics.limited.labels("large").inc()
             pipe.closed = True
         return socket
+
+    def _address(self, request: web.Request) -> str:
+        """Whom a request is from, behind the proxies that are trusted."""
+        return self._addresses.behind(request.remote or "", request.headers.getall("X-Forwarded-For", ()))
 
 
 _KINDS = {SUBPROTOCOL: "websocket", TRUNK_SUBPROTOCOL: "trunk", RELAY_SUBPROTOCOL: "relay"}
@@ -285,3 +333,10 @@ _KINDS = {SUBPROTOCOL: "websocket", TRUNK_SUBPROTOCOL: "trunk", RELAY_SUBPROTOCO
 
 def _plain(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=f"{text}\n", headers={"Cache-Control": "no-store"})
+
+
+def _later(response: web.Response) -> web.Response:
+    """Say when to try again, and leave no connection open for it."""
+    response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    response.force_close()
+    return response

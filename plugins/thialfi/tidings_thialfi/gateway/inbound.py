@@ -6,15 +6,14 @@ answered. What is refused is counted and leaves no trace. Which sessions have be
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import NamedTuple
 
 from tidings.errors import TidingsError
-from tidings_thialfi.gateway.channels import DENIED, MALFORMED, SILENT, ClientChannel
+from tidings_thialfi.gateway.channels import DENIED, DISCONNECTED, MALFORMED, SILENT, ClientChannel
 from tidings_thialfi.gateway.effects import (
     NOTHING,
     Effect,
@@ -29,12 +28,19 @@ from tidings_thialfi.gateway.hooks import Caller, Guard
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.operations import OperationWriter, Row
 from tidings_thialfi.gateway.options import GatewayOptions
+from tidings_thialfi.gateway.rates import NEW_CLIENT_ENTRIES, Amount, RateExceeded, Rates, entries_of
 from tidings_thialfi.gateway.sessions import NOT_PERMITTED, Session, Sessions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import BadMessage, Fault, FromClient, FromService, Grant, parse_client
 from tidings_thialfi.protocol.tokens import ClientToken, TokenExpired, TokenForged, TokenKeys
+from tidings_thialfi.revocations import Revocations, Whose, user_digest
 
 MAX_MALFORMED_MESSAGES = 10  # of one channel, before it is closed
+INVALID = {
+    "forged": "this is no token of ours",
+    "expired": "the token has expired too long ago",
+    "revoked": "the token is revoked",
+}
 RETRY_AFTER_S = 5.0  # what a client is told when its message could not be written
 
 logger = logging.getLogger(__name__)
@@ -61,15 +67,18 @@ class Inbound:
         options: GatewayOptions,
         metrics: GatewayMetrics,
         guard: Guard,
+        rates: Rates,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.identity = identity
+        self.revoked = Revocations()
         self._sessions = sessions
         self._keys = keys
         self._operations = operations
         self._options = options
         self._metrics = metrics
         self._guard = guard
+        self._rates = rates
         self._clock = clock
         self._closed = False
 
@@ -80,7 +89,12 @@ class Inbound:
         now = self._clock()
         if not channel.bucket.take(now):
             wait = channel.bucket.ready(now) - now
-            self._slow_down(channel, now, wait)
+            self._slow_down(channel, now, RateExceeded("rate", "you say too much", wait))
+            return NOTHING, None
+        around = {"total": ""} if channel.counted is None else {"total": "", "address": channel.counted}
+        size = Amount(bytes=len(text))
+        if not channel.weighed and (over := self._rates.take(now, size, around)):
+            self._slow_down(channel, now, over)
             return NOTHING, None
         try:
             if len(text) > self._options.max_message:
@@ -89,8 +103,19 @@ class Inbound:
         except BadMessage as error:
             self._refuse(channel, error)
             return NOTHING, None
+        amount = Amount(entries_of(message), len(text))
+        if over := self._rates.take(now, amount._replace(bytes=0), around):
+            self._slow_down(channel, now, over)
+            return NOTHING, None
         effects, session = await (self._hello(channel, message) if message.hello else self._known(channel, message))
         if session is None:
+            return effects, None
+        own: dict[str, Hashable] = {"client": session.client}
+        if session.user:
+            own["user"] = session.user
+        owed = session.awaited(message)
+        if over := self._rates.take(now, amount._replace(entries=max(1, amount.entries - owed)), own):
+            self._slow_down(channel, now, over)
             return effects, None
         self._metrics.messages.labels(channel.kind).inc()
         return effects, Request(session, channel, message)
@@ -133,6 +158,24 @@ class Inbound:
         session.channel.session = None
         session.channel.close(code, reason)
 
+    def revoke(self, revoked: Revocations) -> Effects:
+        """Take no more of these tokens; who goes by one is told so, and sent away."""
+        self.revoked = revoked
+        effects: list[Effect] = []
+        for session, token, about in self._shown():
+            if revoked.cover(about, token):
+                session.channel.send(FromService(invalid=INVALID["revoked"], token=token))
+                effects += self._disconnect(session, "revoked")
+        return effects
+
+    def disconnect(self, whose: Whose) -> Effects:
+        """Close the channels of these clients; they may come again."""
+        effects: list[Effect] = []
+        for session, token, about in self._shown():
+            if whose.concerns(about, token):
+                effects += self._disconnect(session, "disconnected")
+        return effects
+
     def expire(self, now: float) -> Effects:
         """Close the channels of clients that were silent for too long."""
         effects: list[Effect] = []
@@ -146,18 +189,33 @@ class Inbound:
         self._closed = True
         return [SessionEnded(session) for session in self._sessions if self._sessions.end(session)]
 
+    def _shown(self) -> Iterator[tuple[Session, str, ClientToken]]:
+        """The sessions, with the tokens that they go by."""
+        for session in self._sessions:
+            if session.token is not None and session.about is not None:
+                yield session, session.token, session.about
+
+    def _disconnect(self, session: Session, reason: str) -> Effects:
+        self._metrics.disconnected.labels(reason).inc()
+        session.channel.close(DISCONNECTED, f"an operator has {reason} this client")
+        return self.leave(session.channel)
+
     async def _hello(self, channel: ClientChannel, message: FromClient) -> tuple[Effects, Session | None]:
         """Give the client a number, if it has none, and a token."""
         hello = message.hello
         assert hello is not None
         old: ClientToken | None = None
+        renewed = False
         if message.token is not None:
             try:
                 old = self._keys.check(message.token)
             except TokenExpired as error:
-                old = error.token
+                old, renewed = error.token, True
             except TokenForged:
-                self._invalid(channel, message.token)
+                self._invalid(channel, message.token, "forged")
+                return NOTHING, None
+            if self._keys.expired_for(old) > self._options.renew_within:
+                self._invalid(channel, message.token, "expired")
                 return NOTHING, None
         user = await self._guard.user(
             Caller(hello.application, hello.credentials, channel.authorization, channel.address)
@@ -167,9 +225,12 @@ class Inbound:
             channel.send(FromService(error=Fault("denied", "you are not let in")))
             channel.close(DENIED, "not let in")
             return NOTHING, None
+        if old is not None and message.token is not None and self.revoked.cover(old, message.token):
+            self._invalid(channel, message.token, "revoked")
+            return NOTHING, None
         channel.user = user
         identity = self._identity_of(user)
-        if old is not None and _user_of(old.identity) != _user_of(identity):
+        if old is not None and old.user != user_digest(user):
             old = None  # the number belongs to another user
         before = channel.session
         if old is not None:
@@ -180,6 +241,11 @@ class Inbound:
             client = secrets.randbits(63)
         new = old is None and (before is None or before.client != client)
         forgotten = old is not None and old.identity != identity
+        if new and channel.counted is not None:
+            now = self._clock()
+            if over := self._rates.take(now, Amount(NEW_CLIENT_ENTRIES), {"address": channel.counted}):
+                self._slow_down(channel, now, over)
+                return NOTHING, None
         if new or forgotten:
             # A service that has another identity now knows nothing of the clients that it had.
             made = stream_schema.operation(client, stream_schema.CREATED, source=hello.application)
@@ -191,9 +257,11 @@ class Inbound:
         token = self._keys.issue(client, identity, hello.application, self._options.token_lifetime)
         grant = Grant(hello.nonce, token, client, old is not None)
         effects, session = self._begin(channel, client, hello.application)
-        session.token = token
-        # A service that knows nothing of the client must be told what it wants, whatever digests say meanwhile.
-        channel.send(FromService(grant=grant, interval=self._options.heartbeat, sync=forgotten))
+        session.token, session.about = token, self._keys.check(token)
+        # A service that knows nothing of the client must be told what it wants, whatever digests say meanwhile; and
+        # hooks are asked again now and then for all that a client is registered for.
+        sync = forgotten or (renewed and self._guard.on)
+        channel.send(FromService(grant=grant, interval=self._options.heartbeat, sync=sync))
         return effects, session if old is not None else None
 
     async def _known(self, channel: ClientChannel, message: FromClient) -> tuple[Effects, Session | None]:
@@ -205,7 +273,10 @@ class Inbound:
             self._stale(channel, message.token, "expired")
             return NOTHING, None
         except TokenForged:
-            self._invalid(channel, message.token)
+            self._invalid(channel, message.token, "forged")
+            return NOTHING, None
+        if self.revoked.cover(token, message.token):
+            self._invalid(channel, message.token, "revoked")
             return NOTHING, None
         if channel.user is None and not self._guard.on:
             channel.user = ""
@@ -213,7 +284,7 @@ class Inbound:
             self._stale(channel, message.token, "stale")  # with hooks: it must say on each channel who it is
             return NOTHING, None
         effects, session = self._begin(channel, token.client, token.application)
-        session.token = message.token
+        session.token, session.about = message.token, token
         return effects, session
 
     def _begin(self, channel: ClientChannel, client: int, application: str) -> tuple[Effects, Session]:
@@ -244,11 +315,11 @@ class Inbound:
             return False
         return True
 
-    def _slow_down(self, channel: ClientChannel, now: float, wait: float) -> None:
-        self._metrics.limited.labels("rate").inc()
+    def _slow_down(self, channel: ClientChannel, now: float, over: RateExceeded) -> None:
+        self._metrics.limited.labels(over.limit).inc()
         if now - channel.warned >= 1.0:  # one word a second: an answer to each would make it worse
             channel.warned = now
-            channel.send(FromService(error=Fault("rate", "you say too much", round(wait, 3))))
+            channel.send(FromService(error=Fault("rate", over.reason, round(over.wait, 3))))
 
     def _refuse(self, channel: ClientChannel, error: BadMessage) -> None:
         if error.code == "large":
@@ -264,19 +335,13 @@ class Inbound:
         self._count(reason)
         channel.send(FromService(stale=True, token=token))
 
-    def _invalid(self, channel: ClientChannel, token: str) -> None:
-        self._count("forged")
-        channel.send(FromService(invalid="this is no token of ours", token=token))
+    def _invalid(self, channel: ClientChannel, token: str, reason: str) -> None:
+        self._count(reason)
+        channel.send(FromService(invalid=INVALID[reason], token=token))
 
     def _count(self, reason: str) -> None:
         self._metrics.refused.labels(reason).inc()
 
     def _identity_of(self, user: str) -> str:
         """What a token is bound to: the service's identity, and the user if users are asked who they are."""
-        if not user:
-            return self.identity
-        return f"{self.identity}#{hashlib.sha256(user.encode()).hexdigest()[:16]}"
-
-
-def _user_of(identity: str) -> str:
-    return identity.partition("#")[2]
+        return f"{self.identity}#{user_digest(user)}" if user else self.identity

@@ -10,8 +10,11 @@ from prometheus_client.registry import Collector
 
 from tidings.metrics import Build
 
-LIMITS = ("rate", "connections", "address", "origin", "large", "registrations", "slow")
-REFUSALS = ("malformed", "version", "stale", "forged", "expired", "denied", "registration", "unavailable")
+LIMITS = (
+    *("rate", "connections", "address", "sockets", "polls", "origin", "large", "timeout", "registrations", "slow"),
+    *(f"{scope}-{what}" for scope in ("client", "user", "address", "total") for what in ("entries", "bytes")),
+)
+REFUSALS = ("malformed", "version", "stale", "forged", "expired", "denied", "revoked", "registration", "unavailable")
 
 
 class Inner(Collector):
@@ -47,6 +50,7 @@ class GatewayMetrics:
             "Sessions that ended because their client came on another channel.",
             registry=self.registry,
         )
+        self.disconnected = self._counter("disconnected_sessions", "Sessions that an operator has ended.", "reason")
         self.relayed = self._counter("relayed_rows", "Rows for clients of other gateways.", "direction")
         self.durable = Histogram(
             "tidings_gateway_durable_seconds",

@@ -12,7 +12,9 @@ from tidings_thialfi.gateway.sessions import Session
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.constants import MAX_PAYLOAD_BYTES
 from tidings_thialfi.protocol.digests import Digest
-from tidings_thialfi.protocol.messages import Notice, Status
+from tidings_thialfi.protocol.messages import Failure, Notice, Status
+
+TOO_MANY = "too many registrations"
 
 
 class NotificationRow(NamedTuple):
@@ -62,6 +64,8 @@ def take_in(session: Session, rows: Iterable[NotificationRow]) -> str | None:
                 session.outbox.notify(Notice(row.name, row.version, row.say == stream_schema.UNKNOWN, row.payload))
             case stream_schema.REGISTERED | stream_schema.UNREGISTERED:
                 session.outbox.report(Status(row.name, row.say == stream_schema.REGISTERED, row.version))
+            case stream_schema.REFUSED:
+                session.outbox.report(Failure(row.name, row.version, True, TOO_MANY))
             case stream_schema.DIGEST:
                 session.take_digest(Digest(row.registrations, row.sum), row.version)
                 if session.digest is not None:

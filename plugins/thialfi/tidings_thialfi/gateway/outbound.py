@@ -15,6 +15,7 @@ from tidings_thialfi.gateway.notification_rows import NotificationRow, take_in
 from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.gateway.relay import Watchers
 from tidings_thialfi.gateway.sessions import Session, Sessions
+from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import FromService
 
 _EMPTY = FromService()
@@ -63,6 +64,7 @@ class Outbound:
             if session is None:
                 continue
             invalid = take_in(session, some)
+            self._metrics.limited.labels("registrations").inc(sum(row.say == stream_schema.REFUSED for row in some))
             if invalid is not None:
                 self._invalidate(session, FromService(invalid=invalid, token=session.token))
                 effects.append(SessionInvalidated(session))

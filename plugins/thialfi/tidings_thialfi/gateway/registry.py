@@ -3,6 +3,7 @@
 ```
 /<root>/thialfi/<service>                    the service; `identity` is what its tokens are bound to
 /<root>/thialfi/<service>/gateways/<id>      ephemeral: where other gateways reach this one
+/<root>/thialfi/<service>/revoked            below it, as below `disconnected`: see `tidings_thialfi.revocations`
 /<root>/flows/<service>.gateways/<service>.notifications/<shard>/subscriber   the gateway that holds the flow
 ```
 """
@@ -23,6 +24,7 @@ from tidings.coordination.zookeeper import Coordination
 from tidings.errors import InvalidOption, TidingsError
 from tidings.flows import Flow
 from tidings_thialfi.protocol.stream_schema import notifications_of
+from tidings_thialfi.revocations import DISCONNECTED, REVOKED
 from tidings_thialfi.service import PLACE
 
 LOOK_INTERVAL_S = 1.0  # a look is taken even if ZooKeeper has announced no change
@@ -37,11 +39,13 @@ def gateways_of(service: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Which gateway holds the flow of each shard, and where the gateways are."""
+    """Which gateway holds the flow of each shard, where the gateways are, and what operators have said of clients."""
 
     holders: dict[int, str]
     urls: dict[str, str]
     identity: str | None
+    revoked: frozenset[str]
+    disconnected: frozenset[str]
 
 
 class Registry:
@@ -106,4 +110,6 @@ class Registry:
             {shard: str(value["id"]) for shard, value in holders.items() if value is not None and "id" in value},
             {name: str(value["url"]) for name, value in gateways.items() if value is not None and "url" in value},
             str(service["identity"]) if service is not None and "identity" in service else None,
+            frozenset(self._nodes.children(*self._service, REVOKED)),
+            frozenset(self._nodes.children(*self._service, DISCONNECTED)),
         )

@@ -4,11 +4,14 @@ The session stays where the socket is, with all that is known of the client; onl
 to each gateway that holds flows of its clients and says whose rows it wants; the holder confirms it, and only then is
 the client marked online, so nothing that the stage answers can be missed. When a flow moves, the holder says so, and
 the other asks the next holder. A client that is wanted from a second place has come there on another channel, and the
-first one is told to close the older.
+first one is told to close the older. A gateway that was cut off meanwhile asks `again`, and is told that it lost.
+
+A frame that makes no sense is left alone, and counted; so many of them end the connection, which is then opened anew.
 
 | frame | from | |
 | --- | --- | --- |
-| `["want", [client, …]]`, `["drop", [client, …]]` | the gateway of the socket | |
+| `["want", [client, …]]`, `["drop", [client, …]]` | the gateway of the socket | they have come; they are gone |
+| `["again", [client, …]]` | the gateway of the socket | as before: whoever came since keeps them |
 | `["have", [client, …]]` | the holder | their rows will come |
 | `["not", [client, …]]` | the holder | it does not hold their flow, or not any more |
 | `["lost", [client, …]]` | the holder | they have come on another channel elsewhere |
@@ -29,11 +32,14 @@ import aiohttp
 
 from tidings_thialfi.gateway.channels import Pipe
 from tidings_thialfi.gateway.notification_rows import NotificationRow
+from tidings_thialfi.protocol.fields import BadMessage, number
 
 RELAY_SUBPROTOCOL = "tidings.thialfi.relay.v1"
 HEARTBEAT_S = 10.0
 RECONNECT_PAUSES_S = (0.1, 0.5, 1.0, 2.0)
 FRAME_ENTRIES = 500  # clients, or rows
+MAX_BAD_FRAMES = 10  # of one connection of many clients, before it is closed
+PEER_HEADER = "Tidings-Gateway"  # which gateway a relay is from
 MAX_FRAME_BYTES = 64 * 2**20  # of a relay, or of a trunk
 
 logger = logging.getLogger(__name__)
@@ -43,6 +49,16 @@ def frames(kind: str, clients: Iterable[int]) -> list[str]:
     """Frames about many clients."""
     names = [str(client) for client in clients]
     return [json.dumps([kind, names[at : at + FRAME_ENTRIES]]) for at in range(0, len(names), FRAME_ENTRIES)]
+
+
+def parse_frame(text: str) -> tuple[str, list[int]]:
+    """What a frame about clients says; `ValueError` if that makes no sense.
+
+    >>> parse_frame('["want", ["7", "8"]]')
+    ('want', [7, 8])
+    """
+    kind, entries = _parts(text)
+    return kind, _clients(entries)
 
 
 class RelayAnswer(NamedTuple):
@@ -61,18 +77,21 @@ class RelayedRows(NamedTuple):
 class Link:
     """A connection to another gateway, for as long as `events` is read; it comes again by itself."""
 
-    def __init__(self, url: str, secret: str, *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, url: str, secret: str, me: str = "", *, tls: ssl.SSLContext | None = None) -> None:
         self.url = url
         self.wanted: set[int] = set()
-        self._secret = secret
+        self._again: set[int] = set()
+        """Those whose rows were had before, here or elsewhere."""
+        self._headers = {"Authorization": f"Bearer {secret}", PEER_HEADER: me}
         self._tls = tls
         self._outbox: asyncio.Queue[str] | None = None  # while there is a connection
 
-    def want(self, clients: Iterable[int]) -> None:
-        """Ask for the rows of these clients."""
+    def want(self, clients: Iterable[int], *, again: bool = False) -> None:
+        """Ask for the rows of these clients; `again`, if another gateway may have them by now, and is to keep them."""
         new = set(clients) - self.wanted
         self.wanted |= new
-        self._put(frames("want", new))
+        self._again = self._again | new if again else self._again - new
+        self._put(frames("again" if again else "want", new))
 
     def drop(self, clients: Iterable[int]) -> None:
         """Ask for them no more."""
@@ -86,11 +105,19 @@ class Link:
         async with aiohttp.ClientSession() as http:
             while True:
                 try:
+                    bad = 0
                     async with self._connected(http) as socket:
                         async for message in socket:
                             if message.type is not aiohttp.WSMsgType.TEXT:  # it fell silent, or makes no sense
                                 raise ConnectionError(f"{message.type.name.lower()}: {message.data}")
-                            yield _event_of(json.loads(message.data))
+                            try:
+                                event = _event_of(message.data)
+                            except ValueError:
+                                bad += 1
+                                if bad == MAX_BAD_FRAMES:
+                                    raise ConnectionError("what it says makes no sense") from None
+                            else:
+                                yield event
                     attempt = 0
                 except Exception as error:  # noqa: BLE001 - whatever a peer can bring about must not leave us deaf
                     logger.warning("gateway %s cannot be reached: %s", self.url, error)
@@ -106,17 +133,16 @@ class Link:
 
     @contextlib.asynccontextmanager
     async def _connected(self, http: aiohttp.ClientSession) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        headers = {"Authorization": f"Bearer {self._secret}"}
         async with http.ws_connect(
             f"{self.url}/v1/relay",
-            headers=headers,
+            headers=self._headers,
             protocols=[RELAY_SUBPROTOCOL],
             heartbeat=HEARTBEAT_S,
             max_msg_size=MAX_FRAME_BYTES,
             ssl=self._tls or True,
         ) as socket:
             self._outbox = asyncio.Queue()
-            self._put(frames("want", self.wanted))
+            self._put(frames("want", self.wanted - self._again) + frames("again", self.wanted & self._again))
             writer = asyncio.create_task(_write(socket, self._outbox))
             try:
                 yield socket
@@ -131,11 +157,31 @@ async def _write(socket: aiohttp.ClientWebSocketResponse, outbox: asyncio.Queue[
             await socket.send_str(await outbox.get())
 
 
-def _event_of(frame: Any) -> RelayAnswer | RelayedRows:
-    kind, entries = frame
-    if kind == "rows":
+def _event_of(text: str) -> RelayAnswer | RelayedRows:
+    kind, entries = _parts(text)
+    if kind != "rows":
+        return RelayAnswer(kind, _clients(entries))
+    try:
         return RelayedRows([NotificationRow.from_json(entry) for entry in entries])
-    return RelayAnswer(kind, [int(client) for client in entries])
+    except TypeError:
+        raise ValueError("a row is a list") from None
+
+
+def _parts(text: str) -> tuple[str, list[Any]]:
+    try:
+        kind, entries = json.loads(text)
+    except (TypeError, RecursionError):
+        raise ValueError("a frame is [word, entries]") from None
+    if not isinstance(kind, str) or not isinstance(entries, list):
+        raise ValueError("a frame is [word, entries]")
+    return kind, entries
+
+
+def _clients(entries: list[Any]) -> list[int]:
+    try:
+        return [number("client", entry) for entry in entries]
+    except BadMessage as error:
+        raise ValueError(str(error)) from None
 
 
 class Watchers:
@@ -153,10 +199,14 @@ class Watchers:
     def want(self, pipe: Pipe, clients: Iterable[int]) -> None:
         """A gateway wants these; one that wanted them before is told that they have gone elsewhere."""
         for client in clients:
-            before = self._by_client.get(client)
+            if self.taken(pipe, client):
+                _send(self._by_client[client], "lost", [client])
             self._by_client[client] = pipe
-            if before is not None and before is not pipe:
-                _send(before, "lost", [client])
+
+    def taken(self, pipe: Pipe, client: int) -> bool:
+        """Whether another gateway wants a client; an older connection of the same one is none."""
+        before = self._by_client.get(client)
+        return before is not None and before is not pipe and (before.peer != pipe.peer or not pipe.peer)
 
     def drop(self, pipe: Pipe, clients: Iterable[int]) -> None:
         """A gateway wants these no more."""

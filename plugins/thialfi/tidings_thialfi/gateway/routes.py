@@ -150,8 +150,14 @@ class Routes:
         """Another gateway says whose rows it wants, or wants no more."""
         if kind == "drop":
             self.watchers.drop(pipe, clients)
+        if kind not in ("want", "again"):
             return NOTHING
         have = [client for client in clients if self.shard(client) in self.here]
+        if kind == "again":
+            lost = {one for one in have if self._sessions.get(one) is not None or self.watchers.taken(pipe, one)}
+            for frame in frames("lost", lost):
+                pipe.send(frame)
+            clients, have = ([one for one in some if one not in lost] for some in (clients, have))
         effects = [self._displaced(older) for client in have if (older := self._sessions.get(client)) is not None]
         self.watchers.want(pipe, have)
         for frame in frames("have", have) + frames("not", set(clients) - set(have)):
@@ -185,11 +191,11 @@ class Routes:
         session.routed = False
         link, effects = self._link(shard)
         if link is not None:
-            link.want([session.client])
+            link.want([session.client], again=session.claimed)
         return effects
 
     def _found(self, session: Session) -> Effects:
-        session.routed = True
+        session.routed = session.claimed = True
         session.announced = self._clock()
         return (MarkOnline(session),)
 
@@ -211,7 +217,7 @@ class Routes:
             return known, NOTHING
         closed = self._close_link(name) if known is not None else NOTHING
         logger.info("flows of clients here are with gateway %s at %s", name, url)
-        link = self._links[name] = Link(url, self._secret, tls=self._tls)
+        link = self._links[name] = Link(url, self._secret, self._me, tls=self._tls)
         return link, (*closed, OpenLink(link))
 
     def _close_link(self, name: str) -> Effects:

@@ -18,6 +18,7 @@ from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.digests import Digest
 from tidings_thialfi.protocol.messages import Failure, FromClient, FromService, SyncPart
+from tidings_thialfi.protocol.tokens import ClientToken
 
 NOT_PERMITTED = "not permitted"
 SYNC_REQUEST_INTERVAL_S = 10.0  # the answer to an earlier request for a sync may be on its way
@@ -45,8 +46,8 @@ class Session:
     """One client, online at this gateway, on `channel`."""
 
     __slots__ = (
-        "_asked", "_fresh", "_registered", "announced", "application", "channel", "client", "digest", "largest_sent",
-        "last_seen", "outbox", "parts", "routed", "seen", "sync_requested", "token", "user",
+        "_asked", "_fresh", "_registered", "about", "announced", "application", "channel", "claimed", "client",
+        "digest", "largest_sent", "last_seen", "outbox", "parts", "routed", "seen", "sync_requested", "token", "user",
     )  # fmt: skip
 
     def __init__(
@@ -59,8 +60,12 @@ class Session:
         self.last_seen = now
         self.token: str | None = None
         """What the client goes by; when it is told that this is not good any more, it is told which."""
+        self.about: ClientToken | None = None
+        """What that token says."""
         self.routed = False
         """Whether what the stage says to this client arrives here."""
+        self.claimed = False
+        """Whether a route was there: then it is known that the client came here, and who asks for it later is newer."""
         self.announced = now
         """When the client was last marked online."""
         self.digest: Digest | None = None
@@ -81,6 +86,10 @@ class Session:
         """The objects that the client would be registered for, to be authorized."""
         names = {name for name, _ in message.register}
         return frozenset(names | set(message.sync.objects)) if message.sync else frozenset(names)
+
+    def awaited(self, message: FromClient) -> int:
+        """How many of the message's acknowledgements are of what the client was told: it owes them."""
+        return sum((ack.name, ack.unknown) in self.outbox.pending for ack in message.acknowledge)
 
     def take(self, message: FromClient, now: float, options: GatewayOptions, refused: Collection[str] = ()) -> Outcome:
         """What follows from a message of this client; objects in `refused` are not permitted."""

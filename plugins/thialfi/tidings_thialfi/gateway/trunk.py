@@ -12,6 +12,8 @@ from tidings_thialfi.gateway.channels import MALFORMED, Pipe, TagChannel
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.options import GatewayOptions
+from tidings_thialfi.gateway.relay import MAX_BAD_FRAMES
+from tidings_thialfi.protocol.messages import Fault, FromService, encode
 
 MAX_MESSAGES_AT_ONCE = 4096  # of a trunk; while so many are worked on its frames are not read
 MAX_CLIENTS = 200_000
@@ -44,22 +46,32 @@ class Trunk:
         self._channels: dict[str, TagChannel] = {}
         self._room = asyncio.Semaphore(MAX_MESSAGES_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._bad = 0
 
     async def converse(self, socket: web.WebSocketResponse) -> None:
         """Take frames until the trunk is closed; then all its clients are gone."""
         try:
             async for message in socket:
                 frame = split_frame(message.data) if message.type is WSMsgType.TEXT else None
-                if frame is None:
-                    self._metrics.refused.labels("malformed").inc()
-                    self._pipe.close(MALFORMED, "a trunk's frames are [tag, message]")
+                if frame is not None:
+                    await self._take(*frame)
+                elif not self._refuse():
                     break
-                await self._take(*frame)
                 await self._pipe.until_room()
         finally:
             for channel in self._channels.values():
                 channel.open = False
                 self._dispatcher.leave(channel)
+
+    def _refuse(self) -> bool:
+        """Say that a frame makes no sense, to nobody in particular; False if it was one too many."""
+        self._metrics.refused.labels("malformed").inc()
+        self._bad += 1
+        about = "a trunk's frames are [tag, message]"
+        self._pipe.send(f"[null,{encode(FromService(error=Fault('malformed', about)))}]")
+        if self._bad == MAX_BAD_FRAMES:
+            self._pipe.close(MALFORMED, about)
+        return self._bad < MAX_BAD_FRAMES
 
     async def _take(self, tag: str, text: str) -> None:
         channel = self._channels.get(tag)

@@ -1,10 +1,12 @@
-"""A rate: so many messages a second, for what a client sends and for what a gateway takes from it."""
+"""A rate: so many messages, entries or bytes a second, for what a client sends and for what a gateway takes from it."""
 
 from __future__ import annotations
 
 
 class Bucket:
     """Lets `burst` messages pass at once, and `rate` a second in the long run. The clock is passed in.
+
+    More than `burst` at once pass when it is full, and those that follow wait the longer.
 
     >>> bucket = Bucket(rate=2, burst=3)
     >>> [bucket.take(now=10.0) for _ in range(4)], bucket.ready(now=10.0)
@@ -17,18 +19,27 @@ class Bucket:
         self._rate, self._burst = rate, burst
         self._left, self._at = float(burst), float("-inf")
 
-    def take(self, now: float) -> bool:
-        """Whether one more may pass now; if so, it has."""
-        self._fill(now)
-        if self._left < 1:
+    def take(self, now: float, count: int = 1) -> bool:
+        """Whether so many more may pass now; if so, they have."""
+        if self.ready(now, count) > now:
             return False
-        self._left -= 1
+        self.spend(count)
         return True
 
-    def ready(self, now: float) -> float:
-        """When the next may pass."""
+    def spend(self, count: int) -> None:
+        """So many have passed."""
+        self._left -= count
+
+    def ready(self, now: float, count: int = 1) -> float:
+        """When so many more may pass."""
         self._fill(now)
-        return now if self._left >= 1 else now + (1 - self._left) / self._rate
+        lacking = min(count, self._burst) - self._left
+        return now if lacking <= 0 else now + lacking / self._rate
+
+    def full(self, now: float) -> bool:
+        """Whether it is as a new one."""
+        self._fill(now)
+        return self._left >= self._burst
 
     def _fill(self, now: float) -> None:
         if now > self._at:

@@ -23,6 +23,7 @@ reads it without a Python function a row.
 | `notify` | version | `object` | with the update's payload, if it had one |
 | `unknown` | number | `object` | |
 | `registered`, `unregistered` | number | `object` | the operation of that number has taken effect |
+| `refused` | number | `object` | the registration of that number would have been one too many |
 | `digest` | largest number seen | `count`, `sum` | of the client's registrations |
 | `invalid` | | `reason` | the client is not known any more, and must start afresh |
 """
@@ -45,6 +46,7 @@ NOTIFY = "notify"
 UNKNOWN = "unknown"
 REGISTERED = "registered"
 UNREGISTERED = "unregistered"
+REFUSED = "refused"
 DIGEST = "digest"
 INVALID = "invalid"
 

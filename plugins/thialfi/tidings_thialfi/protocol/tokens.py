@@ -1,8 +1,8 @@
 """Client tokens: what a client shows to say who it is, so that a gateway need not look it up.
 
-A token holds the client's number, the identity of the service that issued it, the client's application and when it
-expires, under an HMAC-SHA256. Nobody but gateways looks inside. Gateways hold several keys at once: a new key is added
-to all of them, then made current, and the old one is removed when the tokens under it have expired.
+A token holds the client's number, the identity of the service that issued it, the client's application, when it was
+issued and when it expires, under an HMAC-SHA256. Nobody but gateways looks inside. Gateways hold several keys at once:
+a new key is added to all of them, then made current, and the old one is removed when the tokens under it have expired.
 
 A file of keys has a line for each, its id and its secret in base64, the current one first:
 
@@ -33,19 +33,27 @@ MIN_SECRET_BYTES, MAX_SECRET_BYTES = 32, 256
 MAX_KEYS = 16
 MAX_IDENTITY_BYTES = 64
 _MAX_FILE_BYTES = 64 * 1024
-_FORMAT = 1
-_HEAD = struct.Struct(">BBQQ")  # the format, how long the key's id is, the client, when it expires in seconds
+_FORMAT = 2
+_HEAD = struct.Struct(
+    ">BBQQQ"
+)  # the format, how long the key's id is, the client, when it expires (s) and was issued (ms)
 _MAC_BYTES = hashlib.sha256().digest_size
 
 
 @dataclass(frozen=True, slots=True)
 class ClientToken:
-    """What a token says. `expires` is in seconds since 1970."""
+    """What a token says. `expires` is in seconds since 1970, `issued` in milliseconds."""
 
     client: int
     identity: str
     application: str
     expires: int
+    issued: int
+
+    @property
+    def user(self) -> str:
+        """Which user it is bound to; nothing if users are not asked who they are."""
+        return self.identity.partition("#")[2]
 
 
 class TokenForged(TidingsError):
@@ -66,7 +74,7 @@ class TokenKeys:
     >>> keys = TokenKeys({"a": b"x" * 32, "b": b"y" * 32}, current="b", clock=lambda: 1000)
     >>> text = keys.issue(client=7, identity="eu-1", application="web", lifetime=60)
     >>> keys.check(text)
-    ClientToken(client=7, identity='eu-1', application='web', expires=1060)
+    ClientToken(client=7, identity='eu-1', application='web', expires=1060, issued=1000000)
     >>> TokenKeys({"a": b"x" * 32}, current="a").check(text)
     Traceback (most recent call last):
     ...
@@ -135,9 +143,11 @@ class TokenKeys:
             raise InvalidOption(
                 f"an identity has at most {MAX_IDENTITY_BYTES} bytes, and an application {MAX_APPLICATION_BYTES}"
             )
-        expires = min(int(self._clock() + lifetime), MAX_NUMBER)
+        now = self._clock()
+        expires = min(int(now + lifetime), MAX_NUMBER)
         key = self.current.encode()
-        body = _HEAD.pack(_FORMAT, len(key), client, expires) + key + bytes([len(about[0])]) + b"".join(about)
+        body = _HEAD.pack(_FORMAT, len(key), client, expires, int(1000 * now)) + key + bytes([len(about[0])])
+        body += b"".join(about)
         return base64.urlsafe_b64encode(body + self._mac(self.current, body)).rstrip(b"=").decode()
 
     def check(self, token: str) -> ClientToken:
@@ -150,7 +160,7 @@ class TokenKeys:
             if base64.urlsafe_b64encode(both).rstrip(b"=").decode() != token:
                 raise TokenForged("this is no token of ours")
             body, mac = both[:-_MAC_BYTES], both[-_MAC_BYTES:]
-            form, length, client, expires = _HEAD.unpack_from(body)
+            form, length, client, expires, issued = _HEAD.unpack_from(body)
             at = _HEAD.size + length
             key = body[_HEAD.size : at].decode("ascii")
             if form != _FORMAT or key not in self._keys:
@@ -160,10 +170,14 @@ class TokenKeys:
         except (binascii.Error, struct.error, ValueError):
             raise TokenForged("this is no token of ours") from None
         middle = at + 1 + body[at]
-        found = ClientToken(client, body[at + 1 : middle].decode(), body[middle:].decode(), expires)
+        found = ClientToken(client, body[at + 1 : middle].decode(), body[middle:].decode(), expires, issued)
         if expires <= self._clock():
             raise TokenExpired(found)
         return found
+
+    def expired_for(self, token: ClientToken) -> float:
+        """How many seconds ago a token has expired."""
+        return self._clock() - token.expires
 
     def _mac(self, key: str, body: bytes) -> bytes:
         return hmac.digest(self._keys[key], body, "sha256")

@@ -98,6 +98,7 @@ class RegistrationChanges:
     asked: Flags  # there was an operation on it
     fresh: Flags  # it is registered, and was not before
     changed: Flags  # to be written
+    refused: pa.Table  # the operations that would have made one too many
 
     @property
     def registered(self) -> Flags:
@@ -105,10 +106,13 @@ class RegistrationChanges:
         return flags(self.rows, "registered")
 
 
-def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended: Longs) -> RegistrationChanges:
+def registrations_after(
+    known: pa.Table, ops: pa.Table, clients: Clients, ended: Longs, most: int
+) -> RegistrationChanges:
     """Take operations in: the largest number wins, and what is below the client's last `sync` is void.
 
-    `known` are all rows of the clients. Those of the clients in `ended` are void altogether.
+    `known` are all rows of the clients. Those of the clients in `ended` are void altogether. A client has `most`
+    registrations; an operation that would make one more is as if it had not been.
     """
     op_clients, numbers, registers = longs(ops, "client"), longs(ops, "number"), flags(ops, "registers")
     known_pairs, op_pairs = codes((longs(known, "client"), op_clients), (longs(known, "name"), longs(ops, "name")))
@@ -123,13 +127,20 @@ def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended:
     old_rank = np.where(old >= 0, _taken(longs(known, "rank"), old), -1)
     takes = (new >= 0) & (_taken(ranks, new) > old_rank)
     old_number = np.where(old >= 0, _taken(longs(known, "number"), old), -1)
-    number = np.where(takes, _taken(numbers, new), old_number)
-    registered = np.where(takes, _taken(registers, new), was)
     client = np.where(old >= 0, _taken(longs(known, "client"), old), _taken(op_clients, any_op))
-    floor = clients.floors[clients.at(client)]
-    void = (registered & (number < floor)) | (number < 0)
-    number = np.where(void, np.maximum(floor - 1, number), number)
-    registered = registered & ~void & ~np.isin(client, ended)
+    floor, gone = clients.floors[clients.at(client)], np.isin(client, ended)
+
+    def settled() -> tuple[Longs, Flags]:
+        number = np.where(takes, _taken(numbers, new), old_number)
+        registered = np.where(takes, _taken(registers, new), was)
+        void = (registered & (number < floor)) | (number < 0)
+        return np.where(void, np.maximum(floor - 1, number), number), registered & ~void & ~gone
+
+    number, registered = settled()
+    beyond = _beyond(client, registered & was, registered & ~was, number, most)
+    refused = ops.take(pa.array(new[beyond]))
+    takes &= ~beyond
+    number, registered = settled()
     since = np.where(was, _taken(longs(known, "since"), old), number)
 
     op_times = longs(ops, "time")
@@ -153,7 +164,19 @@ def registrations_after(known: pa.Table, ops: pa.Table, clients: Clients, ended:
         "name": names,
     }
     changed = ((old >= 0) | takes) & ((number != old_number) | (registered != was))
-    return RegistrationChanges(pa.table(columns, _REGISTRATIONS), any_op >= 0, registered & ~was, changed)
+    asked = (any_op >= 0) & ~beyond
+    return RegistrationChanges(pa.table(columns, _REGISTRATIONS), asked, registered & ~was, changed, refused)
+
+
+def _beyond(client: Longs, kept: Flags, fresh: Flags, number: Longs, most: int) -> Flags:
+    """Which of the fresh registrations are too many for their client: those with the largest numbers."""
+    found = np.zeros(len(client), bool)
+    new = np.flatnonzero(fresh)
+    new = new[np.lexsort((number[new], client[new]))]
+    whose, first, at = np.unique(client[new], return_index=True, return_inverse=True)
+    before = np.bincount(places(whose, client[kept]) + 1, minlength=len(whose) + 1)[1:]
+    found[new] = before[at] + np.arange(len(new)) - first[at] >= most
+    return found
 
 
 def rank(numbers: Longs, registered: Flags) -> Longs:

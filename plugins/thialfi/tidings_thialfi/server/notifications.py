@@ -40,6 +40,11 @@ def statuses(rows: pa.Table) -> pa.Table:
     return _rows(longs(rows, "client"), longs(rows, "number"), {"say": registered, "object": rows["object"]})
 
 
+def refusals(ops: pa.Table) -> pa.Table:
+    """Registrations that would have been too many for their clients."""
+    return _rows(longs(ops, "client"), longs(ops, "number"), {"say": stream_schema.REFUSED, "object": ops["object"]})
+
+
 def digests(clients: Longs, seen: Longs, registered: pa.Table) -> pa.Table:
     """The digests of these clients' registrations, and the largest number that each had used."""
     owner = places(clients, longs(registered, "client"))

@@ -4,6 +4,7 @@
 | --- | --- | --- |
 | `service` | required | its streams are `<service>.operations`, an input, and `<service>.notifications`, the output |
 | `away_days` | 30 | a client that was not heard of for so long is forgotten |
+| `max_registrations` | 10,000 | objects that a client may be registered for; what is beyond is refused |
 | `payload_bytes` | 1,024 | a larger payload is told when it comes, and not kept for those who hear of it later |
 | `parts` | 16 | into how many parts the larger runs are split; runs are made anew when it changes |
 | `collect_every` | 64 | batches between two looks for clients that are away, at one part of the clients each |
@@ -79,6 +80,7 @@ class Thialfi(Stage):
 
     service: Annotated[str, AfterValidator(_named)]
     away_days: Annotated[float, Field(gt=0)] = 30.0
+    max_registrations: Annotated[int, Field(ge=1)] = 10_000
     payload_bytes: Annotated[int, Field(ge=0, le=MAX_PAYLOAD_BYTES)] = 1024
     parts: Annotated[int, Field(ge=1, le=1024)] = 16
     collect_every: Annotated[int, Field(ge=1)] = 64
@@ -184,7 +186,7 @@ class Thialfi(Stage):
         of_touched = clients.Clients.of(touched, index["clients"].lookup(touched))
         of_touched = _updated(of_touched, after)
         before = names.numbered(index["registrations_of"].lookup(touched))
-        registrations = registrations_after(before, asking, of_touched, ended)
+        registrations = registrations_after(before, asking, of_touched, ended, self.max_registrations)
         mine = registrations.rows.filter(pa.array(registrations.registered))
         fresh, asked = (column[registrations.registered] for column in (registrations.fresh, registrations.asked))
         pending = asked | np.isin(longs(mine, "client"), coming)
@@ -216,6 +218,7 @@ class Thialfi(Stage):
             notifications.invalid(zombies, ZOMBIE),
             notifications.invalid(away.ids, AWAY),
             notifications.statuses(registrations.rows.filter(pa.array(registrations.asked))),
+            notifications.refusals(registrations.refused),
             notifications.notices(versions),
             notifications.notices(unknowns),
             notifications.digests(digest_due, of_touched.seen[of_touched.at(digest_due)], mine),

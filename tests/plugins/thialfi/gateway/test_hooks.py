@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import queue
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +12,18 @@ from typing import Any
 
 import pytest
 
-from tests.support.gateway_scene import Client, Process, Scene, online, scene_of
+from tests.support.gateway_scene import SERVICE, Client, Process, Scene, online, scene_of
 from tidings.cluster import Cluster
-from tidings.testing import eventually
+from tidings.testing import eventually, held
+from tidings_thialfi.client.listener import Listener
+from tidings_thialfi.client.pace import Pace
+from tidings_thialfi.client.sync import Client as ThialfiClient
 from tidings_thialfi.protocol import stream_schema
+from tidings_thialfi.revocations import DISCONNECTED, REVOKED, Whose, say
 
 HOOKS = """
     import asyncio
+    from pathlib import Path
 
     from tidings_thialfi.gateway.hooks import GatewayHooks
 
@@ -26,23 +33,29 @@ HOOKS = """
 
         def __init__(self, options):
             self.prefix = options["prefix"]
+            self.withdrawn = Path(options["withdrawn"])
             self.asked = 0
 
         async def user(self, caller):
             given = caller.credentials or (caller.authorization or "").removeprefix("Bearer ")
-            return given.removeprefix("password-of-") if given.startswith("password-of-") else None
+            known = given.startswith("password-of-") and given not in self.withdrawn.read_text()
+            return given.removeprefix("password-of-") if known else None
 
         async def may_register(self, user, objects):
             if "crash" in objects:
                 raise RuntimeError("out of order")
             if "sleep" in objects:
                 await asyncio.sleep(60)
-            return [one for one in objects if one.startswith(f"{self.prefix}{user}/")]
+            known = self.withdrawn.read_text()
+            return [one for one in objects if one.startswith(f"{self.prefix}{user}/") and one not in known]
 
         async def may_hear(self, user, objects):
             self.asked += 1
             return [one for one in objects if "secret" not in one or self.asked > 3]
 """
+
+
+PACE = Pace(first_retry=0.1, most_retry=1, answer=2, settle=0.3)
 
 
 @pytest.fixture
@@ -53,6 +66,10 @@ def scene(cluster: Cluster, tmp_path: Path) -> Iterator[Scene]:
 
 @pytest.fixture
 def gateway(scene: Scene) -> Process:
+    return hooked(scene)
+
+
+def hooked(scene: Scene, *more: str) -> Process:
     """A gateway whose hooks are installed as an application would install them: with an entry point."""
     packages = scene.folder / "packages"
     about = packages / "doorman-1.0.dist-info"
@@ -60,8 +77,11 @@ def gateway(scene: Scene) -> Process:
     (packages / "doorman.py").write_text(textwrap.dedent(HOOKS))
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: doorman\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text("[tidings.gateway_hooks]\ndoorman = doorman:Doorman\n")
-    options = ["--hooks", "doorman", "--hook-option", "prefix=u/", "--resend", "0.5"]
-    return scene.gateway("g1", *options, env={"PYTHONPATH": str(packages)})
+    withdrawn = scene.secret_file("withdrawn", "")
+    options = ["--hooks", "doorman", "--hook-option", "prefix=u/", "--hook-option", f"withdrawn={withdrawn}"]
+    options += ["--resend", "0.5", *more]
+    path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])
+    return scene.gateway("g1", *options, env={"PYTHONPATH": path})
 
 
 def test_only_users_come_in(scene: Scene, gateway: Process) -> None:
@@ -106,6 +126,99 @@ def test_a_token_is_of_no_use_to_another_user(scene: Scene, gateway: Process) ->
     bob.token = ann.token
     assert bob.hello(credentials="password-of-bob")["again"] is False
     assert bob.client != ann.client
+
+
+def test_a_poll_goes_on_with_a_channel_by_its_key_and_not_by_a_token(scene: Scene, gateway: Process) -> None:
+    hello = {"nonce": "n", "application": "a", "credentials": "password-of-ann"}
+    answer = gateway.post("/v1/poll", {"send": [{"v": "1.0", "hello": hello}], "wait": 0})[1]
+    token, key = answer["receive"][0]["grant"]["token"], answer["channel"]
+    client = int(answer["receive"][0]["grant"]["client"])
+    ask = {"v": "1.0", "token": token, "register": [["u/ann/1", "1"]]}
+    for thief in ({}, {"channel": "guess"}):
+        answer = gateway.post("/v1/poll", {"send": [ask, ask], "wait": 0, **thief})[1]
+        assert [message.get("stale") for message in answer["receive"]] == [True]  # it has to say who it is
+        assert "channel" not in answer
+    assert stream_schema.REGISTER not in scene.ops(client)
+    answer = gateway.post("/v1/poll", {"send": [ask], "wait": 0, "channel": key})[1]
+    assert (answer["receive"], answer["channel"]) == ([], key)
+    assert scene.await_row(client, stream_schema.REGISTER)["object"] == "u/ann/1"
+
+
+def test_a_users_tokens_are_revoked_and_those_from_after_that_are_good(scene: Scene, gateway: Process) -> None:
+    ann, bob = scene.client(gateway), scene.client(gateway)
+    ann.hello(credentials="password-of-ann")
+    bob.hello(credentials="password-of-bob")
+    say(scene.cluster.coordination, SERVICE, REVOKED, Whose.user("ann"))
+    assert ann.hear_of("invalid")["invalid"] == "the token is revoked"
+    assert ann.closed() == 3003
+    again = scene.client(gateway)
+    again.token = ann.token
+    again.say(hello={"nonce": "n", "application": "web-1", "credentials": "password-of-ann"})
+    assert again.hear()["invalid"] == "the token is revoked"
+    again.token = None
+    again.hello(credentials="password-of-ann")
+    again.say(heartbeat=True)
+    assert "invalid" not in again.hear()
+    assert again.client != ann.client
+    bob.say(heartbeat=True)
+    assert "invalid" not in bob.hear()
+
+
+def test_who_is_sent_away_comes_back_only_if_hooks_still_let_it_in(scene: Scene, gateway: Process) -> None:
+    client = scene.client(gateway)
+    client.hello(credentials="password-of-ann")
+    scene.secret_file("withdrawn", "password-of-ann")
+    say(scene.cluster.coordination, SERVICE, DISCONNECTED, Whose.user("ann"))
+    assert client.closed() == 3003
+    again = scene.client(gateway)
+    again.token = client.token
+    again.say(hello={"nonce": "n", "application": "web-1", "credentials": "password-of-ann"})
+    assert again.hear()["error"]["code"] == "denied"
+    assert again.closed() == 3507
+
+
+def test_hooks_are_asked_again_for_everything_when_a_token_is_renewed(scene: Scene) -> None:
+    gateway = hooked(scene, "--token-lifetime", "1")
+    client = scene.client(gateway)
+    client.hello(credentials="password-of-ann")
+    client.say(register=[["u/ann/1", "1"], ["u/ann/2", "2"]])
+    scene.await_row(client.client, stream_schema.REGISTER, 2)
+    scene.secret_file("withdrawn", "u/ann/2")
+
+    def expired() -> bool:
+        client.say(heartbeat=True)
+        return "stale" in client.hear()
+
+    assert eventually(expired)
+    client.say(hello={"nonce": "m", "application": "web-1", "credentials": "password-of-ann"})
+    heard = client.hear_of("grant")
+    assert heard["grant"]["again"] is True
+    assert heard["sync"] is True  # the client says all that it wants, so that hooks can be asked
+    client.token = heard["grant"]["token"]
+    client.say(sync={"number": "9", "part": 0, "parts": 1, "objects": ["u/ann/1", "u/ann/2"]})
+    assert client.hear_of("failed")["failed"] == [["u/ann/2", "9", False, "not permitted"]]
+    scene.await_row(client.client, stream_schema.SYNC)
+    kept = [row["object"] for row in scene.rows(client.client) if row["op"] == "register" and row["number"] == 9]
+    assert kept == ["u/ann/1"]
+
+
+@pytest.mark.parametrize("polling", [False, True])
+def test_a_client_with_credentials_comes_in_and_hears(scene: Scene, gateway: Process, polling: bool) -> None:
+    heard: queue.Queue[tuple[str, int]] = queue.Queue()
+
+    class Told(Listener):
+        def notify(self, object: str, version: int, payload: bytes | None = None) -> None:
+            heard.put((object, version))
+
+    address = gateway.url.replace("http", "ws")
+    with ThialfiClient(
+        address, "web-1", Told(), credentials=lambda: "password-of-ann", polling=polling, pace=PACE
+    ) as client:
+        client.register("u/ann/1")
+        eventually(lambda: [row for row in scene.rows() if row["op"] == stream_schema.REGISTER], 20)
+        [whose] = {int(row["object"]) for row in held(scene.operations.log).to_pylist()}
+        scene.notify(whose, "u/ann/1", 3)
+        assert heard.get(timeout=20) == ("u/ann/1", 3)
 
 
 def test_a_notification_that_is_not_allowed_now_is_asked_for_again(scene: Scene, gateway: Process) -> None:
@@ -168,9 +281,16 @@ def test_a_trunk_carries_many_clients(scene: Scene) -> None:
     eventually(lambda: gateway.metric("sessions") == 0)
 
 
-def test_a_trunk_whose_frames_make_no_sense_is_closed(scene: Scene) -> None:
+def test_a_frame_that_makes_no_sense_ends_no_trunk_and_ten_of_them_do(scene: Scene) -> None:
     gateway = scene.gateway("g1", "--trunk-tokens", str(scene.secret_file("trunks", "of-the-proxy")))
-    for frame in ("", "1", "[1]", '["x"]', "[null, {}]", "[1, {}", '{"v": "1.0"}', "[[1], {}]"):
-        trunk = Trunk(scene, gateway)
+    trunk = Trunk(scene, gateway)
+    for frame in ("", "1", "[1]", '["x"]', "[null, {}]", "[1, {}", '{"v": "1.0"}', "[[1], {}]", "[" * 5000):
         trunk.client.text(frame)
-        assert trunk.client.closed() == 3501, frame
+        whose, message = trunk.hear()
+        assert (whose, message["error"]["code"]) == (None, "malformed"), frame  # type: ignore[index]
+    trunk.say(7, {"v": "1.0", "hello": {"nonce": "n", "application": "web"}})
+    whose, message = trunk.hear()
+    assert (whose, "grant" in message) == (7, True)  # type: ignore[operator]
+    trunk.client.text("")
+    assert trunk.client.closed() == 3501
+    assert gateway.metric("refused_messages_total", reason="malformed") == 10

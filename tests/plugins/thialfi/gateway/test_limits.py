@@ -20,6 +20,7 @@ from tests.support.gateway_scene import PROGRAM, SERVICE, Process, Scene, online
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually, held
+from tidings_thialfi.protocol import stream_schema
 
 OPTIONS = ["--rate", "50", "--burst", "50", "--max-registrations", "3", "--origin", "https://app.example"]
 OPTIONS += ["--max-message", "32KiB"]
@@ -128,6 +129,17 @@ def test_registrations_beyond_the_limit_fail_and_the_others_do_not(scene: Scene,
     client.say(sync={"number": "90", "part": 0, "parts": 2, "objects": ["a", "b", "a"]})
     client.say(sync={"number": "90", "part": 1, "parts": 2, "objects": ["a", "b", "c", "d"]})
     assert [one[0] for one in client.hear_of("failed")["failed"]] == ["d"]
+    client.close()
+
+
+def test_what_the_stage_refuses_has_failed(scene: Scene, gateway: Process) -> None:
+    client = online(scene, gateway)
+    before = limited(gateway, "registrations")
+    client.say(register=[["alice", "5"]])
+    scene.await_row(client.client, stream_schema.REGISTER)
+    scene.tell(client.client, stream_schema.REFUSED, 5, object="alice")
+    assert client.hear_of("failed")["failed"] == [["alice", "5", True, "too many registrations"]]
+    assert limited(gateway, "registrations") == before + 1
     client.close()
 
 
@@ -258,6 +270,8 @@ def test_a_gateway_that_cannot_start_says_why(scene: Scene, gateway: Process) ->
         (["--hooks", "doorman"], "no tidings.gateway_hooks 'doorman' is installed"),
         (["--publish-to", "updates"], "/v1/publish needs both"),
         (["--offline-after", "5"], "must be above its heartbeat"),
+        (["--peer-authority", str(scene.secret_file("junk", "junk"))], "is no certificate in PEM"),
+        (["--trusted-proxy", "10.0.0.0/99"], "write a proxy's address or network"),
     ):
         command = [*PROGRAM, "gateway", "--service", SERVICE, "--keys", str(scene.keys), "--listen", "0"]
         command += ["--zookeeper", scene.cluster.address, "--session-timeout", "1", *options]

@@ -31,7 +31,9 @@ def memory(gateway: Process) -> int:
 @pytest.mark.slow
 def test_ten_thousand_clients_are_told_and_cost_little(scene: Scene) -> None:
     tokens = scene.secret_file("trunks", "of-the-proxy")
-    gateway = scene.gateway("g1", "--trunk-tokens", str(tokens), "--max-per-address", "5000")
+    gateway = scene.gateway(
+        "g1", "--trunk-tokens", str(tokens), "--max-per-address", "5000", "--address-entries", "20000"
+    )
 
     async def scenario() -> None:
         crowd = Crowd()

@@ -15,9 +15,14 @@ from tests.support.places import ROOT
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually
+from tidings_thialfi.gateway.acceptor import RESERVED_FILES, SPARE_PER_ADDRESS
+from tidings_thialfi.gateway.metrics import LIMITS
 from tidings_thialfi.gateway.options import GatewayOptions
+from tidings_thialfi.gateway.rates import BURST_S
 from tidings_thialfi.protocol import stream_schema
+from tidings_thialfi.server.stage import Thialfi
 
+SECURITY = " ".join((ROOT / "docs" / "security.md").read_text().split())
 PAGE = " ".join((ROOT / "docs" / "thialfi-protocol.md").read_text().split())
 
 
@@ -45,6 +50,12 @@ def test_the_limits_of_a_gateway_are_those_of_the_page() -> None:
     options = GatewayOptions()
     for said in (
         f"{options.rate:g} a second, {options.burst} at once",
+        f"{options.entries:,} a second; of all clients of a user, or of an address, {options.user_entries:,};",
+        f"of all, {options.total_entries:,}. {BURST_S} times as many at once",
+        f"{options.bytes // 2**10} KiB a second; of a user, or of an address, {options.user_bytes // 2**20} MiB;",
+        f"of all, {options.total_bytes // 2**20} MiB",
+        f"{options.max_per_address:,}, and as many clients that poll",
+        f"{options.max_poll // 2**10} KiB, comes within {options.request_timeout:g} s",
         f"{options.max_registrations:,} objects",
         f"{options.max_queue // 2**10} KiB",
         f"{options.stall:g} s, then it is closed with 3008",
@@ -53,7 +64,32 @@ def test_the_limits_of_a_gateway_are_those_of_the_page() -> None:
         f"not polled for {options.poll_gap:g} s",
     ):
         assert said in PAGE, said
+    assert (options.user_entries, options.user_bytes) == (options.address_entries, options.address_bytes)
     assert options.resend == 60, "the page says: a minute"
+
+
+def test_the_page_on_security_has_every_limit_with_its_default() -> None:
+    options = GatewayOptions()
+    for said in (
+        *(f"`{limit}`" for limit in LIMITS),
+        f"`--max-per-address` | {options.max_per_address:,} connections of one address; {SPARE_PER_ADDRESS} more",
+        f"`--max-connections` | {options.max_connections:,} connections, and no more than the files that the process",
+        f"less {RESERVED_FILES} |",
+        f"`--request-timeout` | {options.request_timeout:g} s",
+        f"`--max-poll` | {options.max_poll // 2**10} KiB",
+        f"`--max-message` | {options.max_message // 2**10} KiB",
+        f"`--burst` | {options.rate:g} messages a second on a channel, {options.burst} at once",
+        f"`--bytes` | {options.entries:,} entries and {options.bytes // 2**10} KiB a second of a client; {BURST_S} ",
+        f"`--user-bytes` | {options.user_entries:,} and {options.user_bytes // 2**20} MiB",
+        f"`--address-bytes` | {options.address_entries:,} and {options.address_bytes // 2**20} MiB",
+        f"`--total-bytes` | {options.total_entries:,} and {options.total_bytes // 2**20} MiB",
+        f"`--max-registrations` | {options.max_registrations:,} objects of a client",
+        f"`--max-queue` | {options.max_queue // 2**10} KiB",
+        f"| {options.max_pending // 2**20} MiB kept for a client, {options.max_pending_total // 2**20} MiB for all |",
+        f"`--stall` | {options.stall:g} s",
+    ):
+        assert said in SECURITY, said
+    assert Thialfi(service="s").max_registrations == options.max_registrations
 
 
 def test_a_heartbeat_is_answered_although_no_digest_is_known(scene: Scene, gateway: Process) -> None:

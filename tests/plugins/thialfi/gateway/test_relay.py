@@ -128,6 +128,44 @@ def test_a_line_between_gateways_that_falls_silent_is_opened_anew_and_its_client
         assert holders(scene) == theirs, "the flows have stayed where they were"
 
 
+def test_the_newest_channel_has_the_client_although_an_older_one_was_not_told(scene: Scene) -> None:
+    secret = scene.secret_file("peers", "between-gateways")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with Proxy(f"127.0.0.1:{port}") as line:
+        options = ("--listen", f"127.0.0.1:{port}", "--advertise", line.address)
+        holder = scene.gateway("g1", "--peer-secret", str(secret), *options)
+        other = scene.gateway("g2", "--peer-secret", str(secret))
+        eventually(lambda: set(holders(scene).values()) == {"g1", "g2"})
+        theirs = holders(scene)
+        old = online(scene, other)
+        while theirs[scene.notifications.shard_of(str(old.client))] != "g1":
+            old = online(scene, other)
+        line.cut()
+        eventually(lambda: other.metric("unrouted_sessions") > 0)
+        new = scene.client(holder)
+        new.token, new.client = old.token, old.client
+        new.say(heartbeat=True)
+        new.hear()
+        line.heal()
+        assert old.closed() == 3002
+        scene.notify(new.client, "alice", 3)
+        assert new.hear_of("notify")["notify"] == [["alice", "3"]]
+
+
+def test_a_frame_that_makes_no_sense_ends_no_line_between_gateways(scene: Scene, gateways: list[Process]) -> None:
+    relay = scene.client(gateways[0], "/v1/relay", "tidings.thialfi.relay.v1", Authorization="Bearer between-gateways")
+    bad = ["", "[", "[" * 5000, "1", "[1]", '["want"]', '["want", 7]', '["want", ["x"]]', '["want", ["-1"]]']
+    for frame in bad:
+        relay.text(frame)
+    relay.text('["sing", ["7"]]')  # of a later version, say
+    relay.text('["want", ["7"]]')
+    assert relay.hear()[0] in ("have", "not")  # type: ignore[index]
+    eventually(lambda: gateways[0].metric("refused_messages_total", reason="malformed") == len(bad))
+    relay.text("")
+    assert relay.closed() == 3501
+
+
 def test_when_a_gateway_leaves_the_other_takes_over_and_nobody_misses_anything(
     scene: Scene, gateways: list[Process]
 ) -> None:

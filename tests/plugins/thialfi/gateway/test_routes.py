@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from tidings_thialfi.gateway.effects import CloseLink, Effect, MarkOffline, MarkOnline, OpenLink, SessionDisplaced
 from tidings_thialfi.gateway.relay import Link, RelayAnswer, Watchers
 from tidings_thialfi.gateway.routes import ANNOUNCEMENT_INTERVAL_S, Routes
@@ -16,7 +18,8 @@ URLS = {"g2": "http://g2", "g3": "http://g3"}
 class Pipe:
     """Keeps what would be sent to another gateway."""
 
-    def __init__(self) -> None:
+    def __init__(self, peer: str = "") -> None:
+        self.peer = peer
         self.sent: list[str] = []
 
     def send(self, text: str) -> bool:
@@ -168,3 +171,48 @@ def test_a_gateway_that_is_elsewhere_now_is_asked_for_all_clients_again() -> Non
     assert effects[0] == CloseLink(link)
     assert isinstance(effects[1], OpenLink)
     assert (effects[1].link.wanted, session.routed) == ({7, other}, False)
+
+
+def pipe(peer: str) -> Any:
+    return Pipe(peer)
+
+
+def test_who_asks_again_does_not_take_a_client_from_who_came_since() -> None:
+    for elsewhere in (True, False):
+        stand = Stand()
+        stand.routes.flow_opened(stand.routes.shard(7))
+        old, newer = pipe("g2"), pipe("g3")
+        stand.routes.relay_frame(old, "want", [7])
+        stand.watchers.leave(old)  # the line is cut
+        if elsewhere:
+            stand.routes.relay_frame(newer, "want", [7])
+        else:
+            stand.come()
+        again = pipe("g2")
+        assert list(stand.routes.relay_frame(again, "again", [7])) == []
+        assert again.sent == ['["lost", ["7"]]']
+        assert newer.sent == (['["have", ["7"]]'] if elsewhere else [])
+
+
+def test_who_asks_again_over_a_new_line_has_its_clients_still() -> None:
+    stand = Stand()
+    stand.routes.flow_opened(stand.routes.shard(7))
+    old, again = pipe("g2"), pipe("g2")  # the old line is silent, and nobody knows
+    stand.routes.relay_frame(old, "want", [7])
+    stand.routes.relay_frame(again, "again", [7])
+    assert again.sent == ['["have", ["7"]]']
+    assert old.sent == ['["have", ["7"]]']
+
+
+def test_a_client_whose_route_was_there_is_asked_for_again_and_a_new_one_is_wanted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stand = Stand()
+    _, link = stand.linked()
+    asked: list[list[str]] = []
+    monkeypatch.setattr(link, "_put", asked.append)
+    stand.routes.relay_answered(link, RelayAnswer("not", [7]))
+    stand.routes.retry()
+    assert asked == [['["again", ["7"]]']]
+    stand.come()
+    assert asked[1:] == [['["drop", ["7"]]'], ['["want", ["7"]]']]

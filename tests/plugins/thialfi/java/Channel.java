@@ -125,6 +125,7 @@ interface Channel {
         private final URI address;
         private final Owner owner;
         private String token;
+        private volatile String key;
         private boolean closed;
 
         Polls(HttpClient http, String address, Owner owner) {
@@ -167,6 +168,9 @@ interface Channel {
             if (wait != null) {
                 body.put("wait", wait);
             }
+            if (key != null) {
+                body.put("channel", key);
+            }
             HttpRequest request = HttpRequest.newBuilder(address).timeout(PATIENCE)
                     .header("Content-Type", "application/json")
                     .POST(BodyPublishers.ofString(Json.write(body))).build();
@@ -182,7 +186,11 @@ interface Channel {
             if (answer.statusCode() != 200 && answer.statusCode() != 400) {
                 throw new IllegalStateException("answered with " + answer.statusCode());
             }
-            List<?> messages = (List<?>) ((Map<?, ?>) Json.read(answer.body())).get("receive");
+            Map<?, ?> whole = (Map<?, ?>) Json.read(answer.body());
+            if (whole.get("channel") instanceof String named) {
+                key = named;
+            }
+            List<?> messages = (List<?>) whole.get("receive");
             messages.forEach(message -> owner.heard(this, message));
             return messages.size();
         }

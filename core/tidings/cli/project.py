@@ -1,0 +1,34 @@
+"""The `tidings.yml` that a command works with, and the cluster that it is compared with."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tidings.cli.options import connected
+from tidings.errors import CoordinationUnavailable
+
+if TYPE_CHECKING:
+    from tidings.cluster import Cluster
+    from tidings.config.spec import Spec
+
+
+@contextlib.contextmanager
+def project(file: Path | None, zookeeper: str | None, timeout: float, **options: Any) -> Iterator[tuple[Spec, Cluster]]:
+    """The file, or the one that is found, and its cluster; the options are those of a session.
+
+    Mistakes of the file are told with those that show beside the cluster; if there is no cluster, by themselves.
+    """
+    from tidings.config.spec import find, load
+
+    path = file or find(Path.cwd())
+    spec = load(Path(path.name) if path.parent == Path.cwd() else path, partly=True)
+    above = path if file is None and path.parent != Path.cwd() else None
+    try:
+        with connected(zookeeper, timeout, fallback=spec.zookeeper, found_above=above, **options) as cluster:
+            yield spec, cluster
+    except CoordinationUnavailable:
+        spec.mistakes().check()
+        raise

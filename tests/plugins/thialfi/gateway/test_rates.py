@@ -1,0 +1,168 @@
+"""What a client, an address and all together may say, counted in entries and bytes, whatever connection it comes on."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.gateway_scene import Client, Process, Scene, online, scene_of
+from tidings.cluster import Cluster
+from tidings.coordination.zookeeper import Coordination
+from tidings.testing import eventually
+from tidings_thialfi.gateway.options import GatewayOptions
+from tidings_thialfi.gateway.rates import Amount, Rates, entries_of
+from tidings_thialfi.protocol import stream_schema
+from tidings_thialfi.protocol.messages import parse_client
+
+
+@pytest.fixture(scope="module")
+def scene(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    folder = tmp_path_factory.mktemp("gateway")
+    coordination = Coordination(f"{zookeeper}/{uuid.uuid4()}")
+    with Cluster(coordination, logs=f"delta:{folder}/streams") as cluster, scene_of(cluster, folder) as own:
+        yield own
+
+
+def limited(gateway: Process, limit: str) -> float:
+    return gateway.metric("limited_total", limit=limit)
+
+
+def registrations(count: int, start: int = 0) -> list[list[str]]:
+    return [[f"o{number}", str(number + 1)] for number in range(start, start + count)]
+
+
+def again(scene: Scene, gateway: Process, old: Client, address: str | None = None) -> Client:
+    """The same client on another connection."""
+    made = scene.client(gateway) if address is None else scene.client_from(scene.http_from(address), gateway)
+    made.token, made.client = old.token, old.client
+    return made
+
+
+def test_a_clients_entries_are_counted_over_its_connections(scene: Scene) -> None:
+    gateway = scene.gateway("g-client", "--entries", "1")
+    client = scene.client(gateway)
+    client.hello()
+    client.say(register=registrations(400), heartbeat=True)  # more than may come at once: the first message may
+    assert "error" not in client.hear()
+    for address in (None, "127.0.0.2"):
+        client = again(scene, gateway, client, address)
+        client.say(register=registrations(400, 400))
+        error = client.hear_of("error")["error"]
+        assert (error["code"], error["message"]) == ("rate", "you may say 1 entries a second")
+        assert error["retry"] > 300
+    assert scene.ops(client.client).count(stream_schema.REGISTER) == 400
+    assert limited(gateway, "client-entries") == 2
+    gateway.end()
+
+
+def test_what_a_client_owes_is_not_counted_against_it(scene: Scene) -> None:
+    gateway = scene.gateway("g-owed", "--entries", "1")
+    client = online(scene, gateway)
+    for number in range(100):
+        scene.notify(client.client, f"o{number}", 1)
+    told: set[str] = set()
+    while len(told) < 100:
+        told |= {one[0] for one in client.hear_of("notify")["notify"]}
+    client.say(acknowledge=[[name, "1"] for name in sorted(told)], heartbeat=True)
+    assert "error" not in client.hear_of("v")
+    for _ in range(3):
+        client.say(acknowledge=[[name, "1"] for name in sorted(told)])  # which it has done already
+    assert client.hear_of("error")["error"]["code"] == "rate"
+    gateway.end()
+
+
+def test_what_one_address_says_too_much_does_no_harm_to_another(scene: Scene) -> None:
+    gateway = scene.gateway("g-address", "--address-entries", "10", "--burst", "500")
+    hostile, honest = scene.http_from("127.0.0.3"), scene.http_from("127.0.0.2")
+    for number in range(40):  # a client each, which nobody knows yet
+        client = scene.client_from(hostile, gateway)
+        client.say(hello={"nonce": f"n{number}", "application": "crowd"}, register=registrations(10))
+    assert client.hear()["error"]["message"] == "all clients of your address may say 10 entries a second"
+    made = [row for row in scene.rows() if row["op"] == stream_schema.CREATED and row["source"] == "crowd"]
+    assert len(made) < 40
+    assert limited(gateway, "address-entries") > 0
+    other = scene.client_from(honest, gateway)
+    other.hello()
+    other.say(register=registrations(50), heartbeat=True)
+    assert "error" not in other.hear()
+    gateway.end()
+
+
+def test_bytes_are_counted_before_they_are_looked_into(scene: Scene) -> None:
+    gateway = scene.gateway("g-bytes", "--address-bytes", "1KiB")
+    client = scene.client(gateway)
+    for _ in range(4):
+        client.text("x" * 10_000)
+    eventually(lambda: limited(gateway, "address-bytes") == 2)
+    assert gateway.metric("refused_messages_total", reason="malformed") == 2
+    code, answer = gateway.post("/v1/poll", json.dumps({"send": ["x" * 15_000]}).encode())
+    assert (code, answer) == (429, "all clients of your address may say 1,024 bytes a second\n")
+    gateway.end()
+
+
+def test_all_together_have_a_limit_too() -> None:
+    rates = Rates(GatewayOptions(total_entries=1))
+    assert rates.take(0.0, Amount(20), {"client": 1, "address": "a", "total": ""}) is None
+    over = rates.take(0.0, Amount(1), {"client": 2, "address": "b", "total": ""})
+    assert over is not None
+    assert over.limit == "total-entries"
+    assert rates.take(over.wait, Amount(1), {"client": 2, "address": "b", "total": ""}) is None
+
+
+def test_what_is_refused_is_not_counted_against_others() -> None:
+    rates = Rates(GatewayOptions(address_entries=1, total_entries=2))
+    for _ in range(10):
+        rates.take(0.0, Amount(20), {"address": "hostile", "total": ""})
+    assert rates.take(0.0, Amount(20), {"address": "honest", "total": ""}) is None
+
+
+def test_who_says_nothing_more_is_forgotten_and_who_has_said_much_is_not() -> None:
+    rates = Rates(GatewayOptions())
+    for client in range(100):
+        rates.take(0.0, Amount(1, 100), {"client": client})
+    rates.take(10.0, Amount(20_000, 100), {"client": 7})
+    rates.sweep(1.0)
+    assert len(rates) == 1
+    rates.sweep(31.0)
+    assert len(rates) == 0
+
+
+@pytest.mark.parametrize(
+    ("parts", "entries"),
+    [
+        ({"heartbeat": True}, 1),
+        ({"register": [["a", "1"], ["b", "2"]], "unregister": [["c", "3"]], "acknowledge": [["d", "4"]]}, 4),
+        ({"sync": {"number": "1", "part": 0, "parts": 1, "objects": ["a", "b", "c"]}, "register": [["d", "2"]]}, 4),
+    ],
+)
+def test_an_entry_is_what_becomes_a_row(parts: dict[str, object], entries: int) -> None:
+    assert entries_of(parse_client(json.dumps({"v": "1.0", "token": "t", **parts}))) == entries
+
+
+def test_new_clients_of_one_address_are_few_whatever_connections_they_come_on(scene: Scene) -> None:
+    gateway = scene.gateway("g-new", "--address-entries", "10")  # two hundred entries at once
+    errors = []
+    for number in range(30):
+        client = scene.client(gateway)
+        client.say(hello={"nonce": f"n{number}", "application": "fresh"})
+        heard = client.hear()
+        if "grant" in heard:
+            last = heard["grant"]
+        else:
+            errors.append(heard["error"]["message"])
+        client.close()
+    assert set(errors) == {"all clients of your address may say 10 entries a second"}
+    made = [row for row in scene.rows() if row["op"] == stream_schema.CREATED and row["source"] == "fresh"]
+    assert 0 < len(made) < 15, "though this takes its time on a busy machine"
+    known = scene.client(gateway)  # who has a token is no new client
+    known.token = last["token"]
+
+    def comes_in() -> bool:
+        known.say(hello={"nonce": "again", "application": "fresh"})
+        return "grant" in known.hear()
+
+    assert eventually(comes_in)
+    gateway.end()
