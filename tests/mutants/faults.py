@@ -632,7 +632,7 @@ PUBLISHER = (
         "replica-of-another",
         "a flow goes on in a datastore that never was a replica of its own",
         f"{CORE}/catalogue.py",
-        "                    prove_replica(definition, replica, known)",
+        "                    prove_replica(definition, replica, found)",
         "                    pass",
         _of("tests/system/test_replicas.py", "test_a_replica_is_one_of_the_same_datastore"),
     ),

@@ -40,11 +40,12 @@ def show_command(
     It is made of the cluster's secret and the application's name; the application need not be there yet. While the
     secret is replaced there are two keys, a line each, and a subscriber takes both.
     """
-    from tidings.identity.keys import application_key
+    from tidings.wire.security import Security
 
     secrets = secret_file or secrets_in("TIDINGS_SECRET")
     if secrets is None:
         raise refuse("name the file of the cluster's secret by --secret-file, or set TIDINGS_SECRET")
     name = check_name("an application", application)
-    for secret in secrets:
-        typer.echo(application_key(secret, name))
+    first, *others = secrets
+    for key in Security(secret=first, accepted=tuple(others)).keys(name):
+        typer.echo(key)

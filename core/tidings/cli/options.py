@@ -26,6 +26,7 @@ DEFAULT_ADDRESS = "127.0.0.1:2181/tidings"
 
 # How long to wait for ZooKeeper: what a person waits for fails soon; what runs on may be started together with it.
 COMMAND_TIMEOUT_S = 3.0
+MAX_FILE_BYTES = 2**20  # of secrets or certificates
 SERVICE_TIMEOUT_S = 10.0
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The stream's name.", show_default=False)]
@@ -212,9 +213,13 @@ def _parse_flow(text: str) -> Flow:
 
 def _read_file(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        with open(path, "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise InvalidOption(f"{path!r} cannot be read: {error.strerror or error}") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise InvalidOption(f"{path!r} is no file of secrets or certificates: it is too large")
+    return content
 
 
 def _check_secrets(place: str, text: str) -> list[str]:

@@ -17,6 +17,7 @@ from tidings.cli.options import (
     publisher_security,
 )
 from tidings.cli.output import note, refuse
+from tidings.runtime.limits import take_all_files
 from tidings.runtime.session import session
 
 EXAMPLES = """\b
@@ -114,6 +115,7 @@ def publisher_command(
     )
     logger = logging.getLogger("tidings")
     logger.setLevel(min(logger.level, logging.INFO))  # what it takes and releases is what one wants to see
+    take_all_files()
     with (
         connected(zookeeper, timeout, session_timeout=session_timeout) as cluster,
         cluster.publisher(
@@ -129,5 +131,5 @@ def publisher_command(
     ):
         note(f"publisher {publisher.name} of {cluster.address} listens on {publisher.address}; Ctrl-C stops it")
         if insecure and not known.secret:
-            note(f"warning: whoever can reach {publisher.address} gets every update")
+            note(f"warning: whoever can reach {listen} gets every update")
         publisher.run()

@@ -26,6 +26,7 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0  # before a publisher is tried again
 MAX_PATIENCE_S = 3600.0
 FAREWELL_S = 2.0  # for publishers to end their exchanges
 MAX_FETCHES = 256  # at a time
+MAX_PUBLISHERS = 256
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ class Dialer:
                 return
             gone = [name for name, line in self._lines.items() if publishers.get(name) != line.address]
             ended = [self._lines.pop(name) for name in gone]
-            for name in publishers.keys() - self._lines.keys():
+            for name in sorted(publishers.keys() - self._lines.keys())[: MAX_PUBLISHERS - len(self._lines)]:
                 self._lines[name] = self._line(name, publishers[name])
         for line in ended:
             line.end()

@@ -15,6 +15,7 @@ from tidings.wire.protocol import MAX_MESSAGE_BYTES, MAX_METADATA_BYTES, MAX_REA
 from tidings.wire.security import Security
 
 SAYING_S = 30.0
+NO_COMPRESSION = ("grpc.compression_enabled_algorithms_bitset", 1)  # a message is what it is, and no larger
 
 
 def open_channel(address: str, security: Security) -> Any:
@@ -24,6 +25,7 @@ def open_channel(address: str, security: Security) -> Any:
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
+        NO_COMPRESSION,
     ]
     place = f"dns:///{address}"  # and no other kind of place that gRPC knows: a socket of this machine, say
     if security.authority is None:
@@ -41,7 +43,7 @@ def is_address(text: object) -> bool:
     (True, True, False, False)
     """
     try:
-        return isinstance(text, str) and ":" in text and parse_address(text)[1] > 0
+        return isinstance(text, str) and text.isascii() and ":" in text and parse_address(text)[1] > 0
     except InvalidOption:
         return False
 
@@ -64,7 +66,10 @@ _REASONS = (
     (re.compile(r"Hostname Verification Check failed"), "its certificate is not for its address"),
     (re.compile(r"wrong.version.number", re.IGNORECASE), "it does not speak TLS, and we do"),
     (re.compile(r"certificate.required", re.IGNORECASE), "it wants a certificate of ours"),
-    (re.compile(r"Socket closed|Connection reset"), "it hung up; perhaps it speaks TLS, and we do not"),
+    (
+        re.compile(r"Socket closed|Connection reset"),
+        "it hung up; perhaps it speaks TLS and we do not, or it wants a certificate of ours",
+    ),
     (re.compile(r"Connection refused"), "nothing listens at its address"),
 )
 

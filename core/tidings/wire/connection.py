@@ -118,6 +118,8 @@ class Connection:
                     self._on_message(self, frame.message)
         except grpc.RpcError:  # of which gRPC says nothing more here
             self.fault = self.fault or "the connection broke"
+        except (KeyError, TypeError):
+            self.break_off("a message that makes no sense")
         except Exception as error:  # noqa: BLE001 - whatever a peer can bring about must not leave us deaf
             self.break_off(printable(str(error) or type(error).__name__)[:MAX_REASON_CHARACTERS])
         self._end()

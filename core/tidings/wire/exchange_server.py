@@ -20,6 +20,7 @@ import grpc
 from tidings.errors import InvalidOption
 from tidings.metrics import parse_address
 from tidings.texts import printable
+from tidings.wire.channel import NO_COMPRESSION, is_address
 from tidings.wire.connection import Connection
 from tidings.wire.flight_data import METHOD, pack, pack_schema, unpack, unpack_first
 from tidings.wire.handshake import HandshakeRefused, challenge, new_nonce, parties_of, verify
@@ -30,6 +31,7 @@ from tidings.wire.strangers import HANDSHAKE_S, MAX_STRANGERS, MAX_STRANGERS_OF_
 MAX_EXCHANGES = 2000
 MAX_EXCHANGES_OF_APPLICATION = 500
 TELLING_S = 10.0  # between two lines in the log about peers that are refused
+EVERYWHERE = ("0.0.0.0", "::")
 CLOSING_S = 2.0  # for subscribers to take what is on its way to them
 
 logger = logging.getLogger(__name__)
@@ -65,6 +67,10 @@ class ExchangeServer:
         self._strangers = Strangers()
         self._refused, self._told = 0, -TELLING_S
         host, port = parse_address(listen)
+        if advertise is None and host in EVERYWHERE:
+            raise InvalidOption(f"nobody can connect to {host}: say by --advertise which address others are told")
+        if advertise is not None and not is_address(advertise):
+            raise InvalidOption(f"{advertise!r} is no address that others can connect to: write host:port")
         self._server = grpc.server(
             _Threads(),
             handlers=[_Handler(self._exchange)],
@@ -76,10 +82,12 @@ class ExchangeServer:
                 ("grpc.server_handshake_timeout_ms", int(HANDSHAKE_S * 1000)),
                 ("grpc.max_connection_idle_ms", int(HANDSHAKE_S * 1000)),
                 ("grpc.so_reuseport", 0),
+                NO_COMPRESSION,
             ],
         )
+        place = f"[{host}]" if ":" in host else host
         bound = self._bind(host, port)
-        self.address = advertise or f"{listen_host(host)}:{bound}"
+        self.address = advertise or f"{place}:{bound}"
 
     def start(
         self,
@@ -239,17 +247,6 @@ def _next(requests: Iterator[bytes]) -> bytes:
     if raw is None:
         raise ValueError("a peer that does not say who it is")
     return raw
-
-
-def listen_host(host: str) -> str:
-    """The name by which others know a host that listens everywhere; else the host itself.
-
-    >>> listen_host("127.0.0.1"), listen_host("::1")
-    ('127.0.0.1', '[::1]')
-    """
-    if host in ("0.0.0.0", "::"):
-        return socket.getfqdn()
-    return f"[{host}]" if ":" in host else host
 
 
 def _why_not(host: str, port: int) -> str | None:

@@ -23,10 +23,10 @@ from typing import NamedTuple
 from tidings.errors import InvalidName
 from tidings.names import check_name
 from tidings.wire.protocol import PROTOCOL, Message, reason_of
+from tidings.wire.security import MAX_SECRETS
 
 NONCE_BYTES = 16
 MAX_ADDRESS_CHARACTERS = 512
-MAX_PROOFS = 8
 
 PUBLISHER, SUBSCRIBER = "publisher", "subscriber"
 
@@ -85,7 +85,7 @@ def answer(parties: Parties, keys: Sequence[str], asked: str, challenged: Messag
     nonce, proofs = challenged.get("nonce"), challenged.get("proofs")
     if challenged["t"] != "challenge" or not isinstance(nonce, str) or len(nonce) != 2 * NONCE_BYTES:
         raise ValueError("a challenge without a nonce")
-    if not isinstance(proofs, list) or len(proofs) > MAX_PROOFS or not all(isinstance(one, str) for one in proofs):
+    if not isinstance(proofs, list) or len(proofs) > MAX_SECRETS or not all(isinstance(one, str) for one in proofs):
         raise ValueError("a challenge without proofs")
     if not keys:
         if proofs:

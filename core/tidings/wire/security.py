@@ -11,6 +11,8 @@ from tidings.errors import InvalidOption
 from tidings.identity.keys import MIN_SECRET_CHARACTERS, application_key, job_key
 from tidings.metrics import parse_address
 
+MAX_SECRETS = 8
+
 
 def trusting(authority: Path) -> ssl.SSLContext:
     """What trusts those whose certificate this one has signed."""
@@ -48,6 +50,8 @@ class Security:
             raise InvalidOption(
                 f"a secret of fewer than {MIN_SECRET_CHARACTERS} characters is guessed: `tidings keys new` makes one"
             )
+        if len(self._known) > MAX_SECRETS:
+            raise InvalidOption(f"{len(self._known)} secrets are too many: at most {MAX_SECRETS} can be good at a time")
         if (self.certificate is None) != (self.key is None):
             raise InvalidOption("TLS needs both a certificate and its key")
         for path in (self.certificate, self.key, self.authority):

@@ -58,6 +58,13 @@ from tidings.cluster import Cluster
         ),
         ("publisher --tls-certificate junk", 2, "error: TLS needs both --tls-certificate and --tls-key"),
         ("publisher --secret-file short", 1, "error: a secret of fewer than 16 characters is guessed"),
+        ("publisher --secret-file many", 1, "error: 9 secrets are too many: at most 8 can be good at a time"),
+        ("publisher --secret-file large", 2, "'large' is no file of secrets or certificates: it is too large"),
+        ("publisher --listen 0.0.0.0:0 --insecure", 1, "error: nobody can connect to 0.0.0.0: say by --advertise"),
+        ("publisher --advertise foo", 1, "error: 'foo' is no address that others can connect to: write host:port"),
+        ("publisher --advertise unix:/tmp/s:1", 1, "error: 'unix:/tmp/s:1' is no address that others can connect to"),
+        ("publisher --advertise 127.0.0.1:0", 1, "error: '127.0.0.1:0' is no address that others can connect to"),
+        ("keys show --application cache --secret-file short", 1, "error: a secret of fewer than 16 characters is"),
         ("subscribe cache --json --exec cat", 2, "error: --json is about printing"),
         ("publisher --streams nope", 1, "error: there is no stream 'nope' in "),
         ("publisher --streams contacts,", 2, "error: --streams is a list of names"),
@@ -83,6 +90,8 @@ def test_bad_input_is_one_clear_sentence(
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "junk").write_text("no certificate\n")
     (tmp_path / "short").write_text("sesame\n")
+    (tmp_path / "many").write_text("".join(f"a-secret-of-the-cluster-{number}\n" for number in range(9)))
+    (tmp_path / "large").write_text("x" * (2**20 + 1))
     result = run(*arguments.split())
     assert (result.code, result.out) == (code, ""), result.err
     assert message in result.err.splitlines()[-1]

@@ -349,3 +349,15 @@ def test_the_subscribers_of_one_application_do_not_take_all_the_room(
     calling().introduce(parties(server, subscriber="r1"), keys)  # again
     other = [application_key(secret, "other")] if secret else []
     calling().introduce(parties(server, application="other"), other)
+
+
+def test_nothing_is_decompressed(server: ExchangeServer) -> None:
+    outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    options = [("grpc.default_compression_algorithm", 2)]
+    with grpc.insecure_channel(server.address, options, compression=grpc.Compression.Gzip) as channel:
+        call = channel.stream_stream(METHOD)(iter(outgoing.get, None))
+        outgoing.put(pack_first({"t": "x" * 60_000}))
+        with pytest.raises(grpc.RpcError):
+            next(call)
+        outgoing.put(None)
+        assert call.code() is grpc.StatusCode.UNIMPLEMENTED

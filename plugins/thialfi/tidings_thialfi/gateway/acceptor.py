@@ -7,7 +7,6 @@ files that a process may have open are never taken by one address, and not all o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import resource
 import socket
@@ -18,6 +17,7 @@ from typing import Any
 from aiohttp import web
 
 from tidings.errors import InvalidOption
+from tidings.runtime.limits import take_all_files
 from tidings_thialfi.gateway.addresses import Addresses, counted
 from tidings_thialfi.gateway.connection_limits import AddressQuota
 
@@ -178,11 +178,8 @@ class Acceptor:
 
 def room_for_files() -> int:
     """How many connections the process can have, beside what it needs itself; its own limit is raised first."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-            soft = hard
+    take_all_files()
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return 2**31
     return max(soft // 4, soft - RESERVED_FILES)
