@@ -10,7 +10,7 @@ PACKAGES := $(VENV)/.tidings-packages
 JARS := $(VENV)/.tidings-jars
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak fuzz mutants package clean
+.PHONY: help demo test lint bench soak fuzz mutants audit package clean
 .DELETE_ON_ERROR:
 
 help: ## what can be made (this list)
@@ -51,6 +51,10 @@ fuzz: $(PACKAGES) ## messages that are almost right, said to publishers and subs
 mutants: $(JARS) ## faults put into a copy of the code, one at a time: which test finds each; ONLY=<name> one of them
 	@echo "mutants: $(or $(ONLY),all)"
 	@$(VENV)/bin/python -m tests.mutants $(ONLY)
+
+audit: $(PACKAGES) ## known holes in the packages and jars that are used
+	@echo "audit: packages and jars"
+	@$(VENV)/bin/python -m tests.audit
 
 package: $(PACKAGES) ## wheel and sdist, into dist/, once they are checked in an empty environment (downloads packages)
 	@echo "package: wheel and sdist"
