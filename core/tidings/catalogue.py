@@ -29,6 +29,7 @@ from tidings.errors import (
     UnknownStream,
 )
 from tidings.filters import Filter
+from tidings.hosts import trust_addresses
 from tidings.log_checks import check_claims, check_new_log, check_unclaimed, prove_replica
 from tidings.logs import Log, MovableLog, WritableLog, abandon_log, create_log, has_log, is_tailed, unmake_log
 from tidings.names import check_name
@@ -117,6 +118,7 @@ class Catalogue:
         All of it is made, or nothing is. Who makes more than this passes an `undo`, which is told how to take it back.
         """
         name = definition.name
+        trust_addresses(definition.locations)
         check_collection(definition)
         self._check_names(definition)
         definition, asked = definition.made_now(), definition

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tidings.catalogue import Catalogue
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import InvalidOption
+from tidings.hosts import trust_addresses
+from tidings.stream_definition import split_address
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,6 +61,7 @@ class Cluster(Catalogue):
             if one not in known.replicas:
                 raise InvalidOption(f"stream {name!r} has no replica {one!r} (replicas: {', '.join(known.replicas)})")
         wanted = replace(known, log=log or known.log, replicas={**known.replicas, **(replicas or {})})
+        trust_addresses([split_address(one)[1] for one in (log, *(replicas or {}).values()) if one])
         told = [one for moved in moved_logs(known, wanted) for one in check_move(self, known, wanted, moved)]
         if not dry_run:
             prepare_move(self, known, wanted)

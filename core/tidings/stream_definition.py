@@ -66,6 +66,11 @@ class StreamDefinition:
         """The definition of a stream that is new."""
         return replace(self, id=uuid.uuid4().hex)
 
+    @property
+    def locations(self) -> list[str]:
+        """The addresses of its log and of the replicas, without their schemes."""
+        return [split_address(log)[1] for log in (self.log, *self.replicas.values())]
+
     def at(self, replica: str | None) -> StreamDefinition:
         """The stream as it is read at a replica."""
         return self if replica is None else replace(self, log=self.replicas[replica])

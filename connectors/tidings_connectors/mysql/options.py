@@ -18,6 +18,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from pydantic import Field, field_validator
 
 from tidings.errors import InvalidOption
+from tidings.hosts import check_hosts
 from tidings_connectors.cdc.snapshot import SnapshotOptions
 
 FORM = "mysql:mysql://user@host:3306/database"
@@ -62,12 +63,14 @@ class Place:
     port: int
     user: str
     defaults_file: str | None = None
+    location: str = ""
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
     def settings(self) -> dict[str, Any]:
-        """What PyMySQL needs to connect, the password among it: never to be printed."""
+        """What PyMySQL needs to connect, the password among it: never to be printed, and only to go to this host."""
+        check_hosts(self.location, [(self.host, self.port)])
         settings: dict[str, Any] = {"host": self.host, "port": self.port, "user": self.user, "charset": "utf8mb4"}
         if self.defaults_file is not None:
             _check_option_file(self.defaults_file)
@@ -101,7 +104,7 @@ def place_of(location: str, options: MysqlOptions) -> Place:
     except ValueError:
         raise InvalidOption(f"the address of the log cannot be read: write {FORM}") from None
     _check_address(parts)
-    return Place(parts.hostname or "", port, unquote(parts.username or ""), options.defaults_file)
+    return Place(parts.hostname or "", port, unquote(parts.username or ""), options.defaults_file, location)
 
 
 def _check_address(parts: SplitResult) -> None:

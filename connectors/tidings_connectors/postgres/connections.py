@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tidings.errors import InvalidOption, LogUnavailable, PluginMissing
+from tidings.hosts import check_hosts
 
 try:
     import psycopg2  # type: ignore[import-untyped]
@@ -42,6 +43,7 @@ SETTINGS = " ".join(
         "client_min_messages=warning",
     )
 )
+PORT = 5432
 CONNECT_TIMEOUT_S = 10  # if the address does not say
 ANY_DATABASE = "postgres"  # which initdb makes, for questions of the whole server
 # So that one who waits for a host that is gone hears of it in half a minute, and not in hours; if the address does not
@@ -65,6 +67,7 @@ class PostgresServer:
     """A database of a server, as an address names it. Picklable: it holds the address, and no connection."""
 
     def __init__(self, address: str) -> None:
+        self._address = address
         try:
             self._parameters: dict[str, Any] = parse_dsn(address)
         except psycopg2.ProgrammingError:
@@ -93,8 +96,16 @@ class PostgresServer:
         """A connection that can tail the log."""
         return self._connect(LogicalReplicationConnection)
 
+    def _hosts(self) -> list[tuple[str, int]]:
+        """Where it may be; none if only this machine's own files say it."""
+        at = self._parameters
+        ports = [int(port) if port.isdecimal() else PORT for port in str(at.get("port", PORT)).split(",")]
+        hosts = [host for name in ("host", "hostaddr") for host in str(at.get(name, "")).split(",") if host]
+        return [(host, ports[min(number, len(ports) - 1)]) for number, host in enumerate(hosts)]
+
     def _connect(self, factory: Any) -> Any:
         given = self._parameters
+        check_hosts(self._address, self._hosts())
         settings = {
             "options": f"{given.get('options', '')} {SETTINGS}".strip(),
             "connect_timeout": given.get("connect_timeout", CONNECT_TIMEOUT_S),

@@ -60,6 +60,7 @@ Examples:
 Environment:
   TIDINGS_ZOOKEEPER              the cluster's address, when --zookeeper does not name it
   TIDINGS_ZOOKEEPER_CREDENTIALS  user:password for ZooKeeper; never on the command line, where others could see it
+  TIDINGS_LOG_HOSTS              the hosts of databases to which we may connect, beside this machine: db1,db2:5433
   TIDINGS_SECRET                 the secret of the cluster, for publishers, when no --secret-file is given
   TIDINGS_APPLICATION_KEY        an application's key, for its subscribers, when no --application-key is given
   NO_COLOR                       when set, nothing is coloured

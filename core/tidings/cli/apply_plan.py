@@ -17,6 +17,7 @@ from tidings.collection import check_collection
 from tidings.config.spec import Spec, log_key, stream_key
 from tidings.config.yaml_lines import Key, Mistakes
 from tidings.errors import InvalidConfig, InvalidOptions, TidingsError
+from tidings.hosts import trust_addresses
 from tidings.log_checks import check_claims, check_new_log, preflight, prove_replica
 from tidings.logs import create_log, is_tailed, placing, redefine_log
 from tidings.moves import check_move, moved_logs, prepare_move
@@ -60,6 +61,7 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
     actions = []
     others = [one for one in there.values() if one.name not in wanted]
     for definition in wanted.values():
+        trust_addresses(definition.locations)  # which the file gives, and not ZooKeeper
         _check_family(definition, streams, mistakes)
         actions.append(_plan_stream(definition, there.get(definition.name), others, cluster, mistakes))
     families = {definition.family for definition in wanted.values()} - {""}

@@ -17,6 +17,7 @@ from tidings.cli.options import (
     publisher_security,
 )
 from tidings.cli.output import note, refuse
+from tidings.hosts import allow_hosts
 from tidings.runtime.limits import take_all_files
 from tidings.runtime.session import session
 
@@ -44,6 +45,15 @@ def publisher_command(
         str | None,
         typer.Option(
             metavar="NAME", help="Read this replica of streams that have it, and no others.", show_default=False
+        ),
+    ] = None,
+    log_hosts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LIST",
+            help="The hosts of databases that it may connect to, beside this machine, as in db1,db2:5433; "
+            "TIDINGS_LOG_HOSTS names more. '*': all that ZooKeeper names.",
+            show_default=False,
         ),
     ] = None,
     token_interval: Annotated[
@@ -116,6 +126,7 @@ def publisher_command(
     logger = logging.getLogger("tidings")
     logger.setLevel(min(logger.level, logging.INFO))  # what it takes and releases is what one wants to see
     take_all_files()
+    allow_hosts((log_hosts or "").split(","))
     with (
         connected(zookeeper, timeout, session_timeout=session_timeout) as cluster,
         cluster.publisher(

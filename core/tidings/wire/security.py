@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
 from tidings.errors import InvalidOption
+from tidings.hosts import is_loopback
 from tidings.identity.keys import MIN_SECRET_CHARACTERS, application_key, job_key
 from tidings.metrics import parse_address
 
@@ -98,17 +98,3 @@ class Security:
 
 
 OPEN = Security()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it.
-
-    >>> is_loopback("127.0.0.2"), is_loopback("localhost"), is_loopback("::1"), is_loopback("0.0.0.0")
-    (True, True, True, False)
-    """
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
