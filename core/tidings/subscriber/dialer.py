@@ -217,7 +217,7 @@ class _PublisherLine:
                     self._take_in(frame, reply)
             except grpc.RpcError as error:
                 if not self._ended.is_set():
-                    self._tell(explain(error))
+                    self._tell(explain(error, self.address))
             except StopIteration:
                 self._tell("it ended the exchange")
             except HandshakeRefused as error:

@@ -8,6 +8,7 @@ from typing import Any
 import grpc
 
 from tidings.errors import InvalidOption
+from tidings.hosts import is_loopback
 from tidings.metrics import parse_address
 from tidings.texts import printable
 from tidings.wire.flight_data import METHOD, pack_first
@@ -55,8 +56,11 @@ def say(address: str, security: Security, message: Message) -> None:
             for _ in channel.stream_stream(METHOD)(iter([pack_first(message)]), timeout=SAYING_S):
                 pass
         except grpc.RpcError as error:
-            raise OSError(f"the publisher at {address} cannot be told: {explain(error)}") from None
+            raise OSError(f"the publisher at {address} cannot be told: {explain(error, address)}") from None
 
+
+NOTHING_LISTENS = "nothing listens at its address"
+ELSEWHERE = "; that is this very machine: a publisher on another one needs --listen"
 
 _REASONS = (
     (
@@ -70,15 +74,16 @@ _REASONS = (
         re.compile(r"Socket closed|Connection reset"),
         "it hung up; perhaps it speaks TLS and we do not, or it wants a certificate of ours",
     ),
-    (re.compile(r"Connection refused"), "nothing listens at its address"),
+    (re.compile(r"Connection refused"), NOTHING_LISTENS),
 )
 
 
-def explain(error: grpc.RpcError) -> str:
-    """Why an exchange has failed, in a sentence for operators."""
+def explain(error: grpc.RpcError, address: str) -> str:
+    """Why an exchange with who is at this address has failed, in a sentence for operators."""
     details = str(error.details()) if isinstance(error, grpc.Call) else ""
     first = (details.splitlines() or [""])[0]
     for pattern, reason in _REASONS:
         if found := pattern.search(first):
-            return printable(found.expand(reason)[:MAX_REASON_CHARACTERS])
+            more = ELSEWHERE if reason is NOTHING_LISTENS and is_loopback(parse_address(address)[0]) else ""
+            return printable(found.expand(reason)[:MAX_REASON_CHARACTERS]) + more
     return printable(first[:MAX_REASON_CHARACTERS]) or "the connection broke"

@@ -31,8 +31,14 @@ Failure.__abstractmethods__ = frozenset()
     ],
 )
 def test_what_a_peer_says_of_a_failure_is_shown_and_not_obeyed(details: str, reason: str) -> None:
-    assert explain(Failure(details)) == reason
+    assert explain(Failure(details), "10.0.0.7:7400") == reason
 
 
 def test_a_long_reason_is_cut() -> None:
-    assert explain(Failure("x" * 10_000)) == "x" * 500
+    assert explain(Failure("x" * 10_000), "10.0.0.7:7400") == "x" * 500
+
+
+def test_who_listens_on_its_own_machine_alone_is_told_how_to_be_reached() -> None:
+    told = explain(Failure("Connection refused (111)"), "127.0.0.1:7400")
+    assert told.startswith("nothing listens at its address; that is this very machine")
+    assert told.endswith("needs --listen")
