@@ -13,6 +13,7 @@ from hypothesis import settings
 from pyspark.sql import SparkSession
 
 import tidings
+import tidings.wire
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
 from tidings.runtime.zookeeper_server import EmbeddedZooKeeper

@@ -60,14 +60,15 @@ def test_a_flow_goes_on_when_its_connection_breaks_and_both_ends_live(scene: Sce
 def test_a_connection_that_falls_silent_is_given_up_and_the_flow_goes_on_over_another(scene: Scene) -> None:
     prepare(scene)
     publisher = scene.publisher("p1", patience=0.5)
-    with Proxy(publisher.address) as proxy, ExitStack() as way, scene.load():
+    with Proxy(publisher.address) as proxy, ExitStack() as way:
         way.enter_context(detour(proxy))
         with scene.subscriber("cache", "r1"):
-            eventually(lambda: scene.delivered("r1") > 100)
-            proxy.freeze()  # both ends live, and neither hears that the other cannot be reached
-            way.close()
-            before = scene.delivered("r1")
-            eventually(lambda: scene.delivered("r1") > before + 200)
+            with scene.load():
+                eventually(lambda: scene.delivered("r1") > 100)
+                proxy.freeze()  # both ends live, and neither hears that the other cannot be reached
+                way.close()
+                before = scene.delivered("r1")
+                eventually(lambda: scene.delivered("r1") > before + 200)
             proxy.heal()
             scene.finish("r1")
     assert scene.epoch("cache", 0) == 1, "the owner has stayed the same"

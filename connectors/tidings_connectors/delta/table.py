@@ -53,8 +53,10 @@ class SegmentTable:
     @classmethod
     def check_place(cls, folder: Path, stream: str, shards: int) -> None:
         """Raise unless the table could be made in this folder, or was made there for this stream."""
-        if (folder / "_delta_log").exists():
-            cls(folder, stream, shards)
+        commits = folder / "_delta_log"
+        if commits.exists():
+            if any(commits.glob("[0-9]*")):  # else it was begun, and whoever did so has died
+                cls(folder, stream, shards)
         elif folder.exists() and any(folder.iterdir()):
             raise LogMismatch(f"{folder} is not empty and holds no log; name another folder for stream {stream!r}")
         there = next(one for one in (folder, *folder.parents) if one.exists())

@@ -173,12 +173,11 @@ def test_tables_of_every_form_are_read_as_the_log_has_them(scene: Scene, tmp_pat
     }
     for name, (form, _) in forms.items():
         scene.sql(f"CREATE TABLE {quoted_name(name)} {form}")
-    scene.sql("CREATE VIEW seen AS SELECT 1", "CREATE SEQUENCE counted")
     log = scene.log(*forms)
     start = heads(log)
     for name, (_, rows) in forms.items():
         scene.sql(f"INSERT INTO {quoted_name(name)} {rows}")
-    assert same_in_snapshot(scene, tmp_path, log.tail(start, 100), *forms, "seen", "counted", "missing")
+    assert same_in_snapshot(scene, tmp_path, log.tail(start, 100), *forms)
 
 
 def test_what_a_versioned_row_was_before_is_a_row_too(scene: Scene, tmp_path: Path) -> None:
