@@ -34,6 +34,11 @@ COMMIT_TIMEOUT_S = 5.0  # that Spark gets to note that a batch is done
 
 _POLLING_DELAY = "spark.sql.streaming.pollingDelay"
 
+# What Spark takes for an interruption.
+INTERRUPTED = (
+    "py4j.protocol.Py4JJavaError: An error occurred while calling Thread.sleep: java.lang.InterruptedException"
+)
+
 logger = logging.getLogger(__name__)
 
 
@@ -103,6 +108,8 @@ class PipelineRun:
     # What happens to a batch
 
     def _step(self, batch: DataFrame, batch_id: int) -> None:
+        from py4j.protocol import Py4JJavaError
+
         try:
             with self._busy:
                 if not self._stopping.is_set():
@@ -113,7 +120,11 @@ class PipelineRun:
                     return
             # It sleeps in the thread that Spark interrupts; what comes of that is no failure to Spark, but the end.
             jvm: Any = batch.sparkSession._jvm
-            jvm.java.lang.Thread.sleep(int(STOP_TIMEOUT_S * 1000))
+            try:
+                jvm.java.lang.Thread.sleep(int(STOP_TIMEOUT_S * 1000))
+            except Py4JJavaError:
+                # In few words: Spark looks for these by a pattern that a long text makes its stack overflow.
+                raise PipelineFailed(INTERRUPTED) from None
             raise PipelineFailed("the pipeline is being stopped; the batch is for the next run")
         except BaseException as error:
             if not self._stopping.is_set():
