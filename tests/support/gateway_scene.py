@@ -19,13 +19,16 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from tidings.cluster import Cluster
+from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually, held
 from tidings_thialfi import service
 from tidings_thialfi.protocol import stream_schema
@@ -287,6 +290,15 @@ def scene_of(cluster: Cluster, folder: Path, shards: int = 4) -> Iterator[Scene]
         yield scene
     finally:
         scene.close()
+
+
+@pytest.fixture(scope="module")
+def scene(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """The scene of all tests of a module."""
+    folder = tmp_path_factory.mktemp("gateway")
+    coordination = Coordination(f"{zookeeper}/{uuid.uuid4()}")
+    with Cluster(coordination, logs=f"delta:{folder}/streams") as cluster, scene_of(cluster, folder) as own:
+        yield own
 
 
 def online(scene: Scene, gateway: Process, make: Callable[[], Client] | None = None) -> Client:

@@ -260,6 +260,16 @@ def database() -> Iterator[Database]:
 
 
 @pytest.fixture
+def role(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """One who may replicate, and whose password the environment has."""
+    name = f"tail_{database.name}"
+    database.execute(f"CREATE ROLE {name} LOGIN REPLICATION PASSWORD 'right'")
+    monkeypatch.setenv("PGPASSWORD", "right")
+    yield name
+    database.execute(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+
+
+@pytest.fixture
 def own_server() -> Iterator[PostgresServer]:
     """A server of the test's own, which it may harm. Its files are synced as those of a real one."""
     if (lacking := missing()) is not None:

@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from concurrent import futures
 from pathlib import Path
 
@@ -39,13 +38,7 @@ def cure(sentence: str, beginning: str) -> str:
     return sentence[sentence.index(beginning) :].removesuffix("; and restart the server")
 
 
-@pytest.fixture
-def role(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    name = f"tail_{database.name}"
-    database.execute(f"CREATE ROLE {name} LOGIN REPLICATION PASSWORD 'right'")
-    monkeypatch.setenv("PGPASSWORD", "right")
-    yield name
-    database.execute(f"DROP ROLE {name}")
+role = postgres_server.role
 
 
 def test_a_role_that_may_log_in_and_replicate_is_enough(database: Database, role: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,15 +12,7 @@ from tidings.errors import LogUnavailable
 from tidings.log_checks import preflight
 
 database = postgres_server.database
-
-
-@pytest.fixture
-def role(database: Database, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    name = f"tail_{database.name}"
-    database.execute(f"CREATE ROLE {name} LOGIN REPLICATION PASSWORD 'right'")
-    monkeypatch.setenv("PGPASSWORD", "right")
-    yield name
-    database.execute(f"DROP OWNED BY {name}", f"DROP ROLE {name}")
+role = postgres_server.role
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
+from tests.support import gateway_scene
 from tests.support.gateway_scene import Client, Process, Scene, online, scene_of
 from tests.support.places import ROOT
 from tidings.cluster import Cluster
-from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually
 from tidings_thialfi.protocol import stream_schema
 
@@ -29,12 +28,7 @@ LIMIT = 5
 HELLO = {"v": "1.0", "hello": {"nonce": "n", "application": "crowd"}}
 
 
-@pytest.fixture(scope="module")
-def scene(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("gateway")
-    coordination = Coordination(f"{zookeeper}/{uuid.uuid4()}")
-    with Cluster(coordination, logs=f"delta:{folder}/streams") as cluster, scene_of(cluster, folder) as own:
-        yield own
+scene = gateway_scene.scene
 
 
 @pytest.fixture(scope="module")

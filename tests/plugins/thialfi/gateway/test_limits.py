@@ -7,8 +7,6 @@ import json
 import socket
 import ssl
 import subprocess
-import uuid
-from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -16,9 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.gateway_scene import PROGRAM, SERVICE, Process, Scene, online, scene_of
-from tidings.cluster import Cluster
-from tidings.coordination.zookeeper import Coordination
+from tests.support import gateway_scene
+from tests.support.gateway_scene import PROGRAM, SERVICE, Process, Scene, online
 from tidings.testing import eventually, held
 from tidings_thialfi.protocol import stream_schema
 
@@ -26,12 +23,7 @@ OPTIONS = ["--rate", "50", "--burst", "50", "--max-registrations", "3", "--origi
 OPTIONS += ["--max-message", "32KiB"]
 
 
-@pytest.fixture(scope="module")
-def scene(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("gateway")
-    coordination = Coordination(f"{zookeeper}/{uuid.uuid4()}")
-    with Cluster(coordination, logs=f"delta:{folder}/streams") as cluster, scene_of(cluster, folder) as own:
-        yield own
+scene = gateway_scene.scene
 
 
 @pytest.fixture(scope="module")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import functools
 import threading
-import uuid
-from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
-from tests.support.gateway_scene import Process, Scene, online, scene_of
+from tests.support import gateway_scene
+from tests.support.gateway_scene import Process, Scene, online
 from tests.support.places import ROOT
-from tidings.cluster import Cluster
-from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually
 from tidings_thialfi.gateway.acceptor import RESERVED_FILES, SPARE_PER_ADDRESS
 from tidings_thialfi.gateway.metrics import LIMITS
@@ -26,12 +23,7 @@ SECURITY = " ".join((ROOT / "docs" / "security.md").read_text().split())
 PAGE = " ".join((ROOT / "docs" / "thialfi-protocol.md").read_text().split())
 
 
-@pytest.fixture(scope="module")
-def scene(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("gateway")
-    coordination = Coordination(f"{zookeeper}/{uuid.uuid4()}")
-    with Cluster(coordination, logs=f"delta:{folder}/streams") as cluster, scene_of(cluster, folder) as own:
-        yield own
+scene = gateway_scene.scene
 
 
 @pytest.fixture(scope="module")

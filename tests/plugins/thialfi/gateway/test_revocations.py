@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.gateway_scene import PROGRAM, SERVICE, Client, Process, Scene, online, scene_of
-from tidings.cluster import Cluster
-from tidings.coordination.zookeeper import Coordination
+from tests.support import gateway_scene
+from tests.support.gateway_scene import PROGRAM, SERVICE, Client, Process, Scene, online
 from tidings.errors import InvalidOption
 from tidings.testing import eventually
 from tidings_thialfi import revocations
@@ -19,13 +16,7 @@ from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.revocations import DISCONNECTED, KEPT_S, REVOKED, Whose, say
 from tidings_thialfi.service import PLACE
 
-
-@pytest.fixture(scope="module")
-def scene(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("gateway")
-    coordination = Coordination(f"{zookeeper}/{uuid.uuid4()}")
-    with Cluster(coordination, logs=f"delta:{folder}/streams") as cluster, scene_of(cluster, folder) as own:
-        yield own
+scene = gateway_scene.scene
 
 
 @pytest.fixture(scope="module")
