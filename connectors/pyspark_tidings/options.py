@@ -8,7 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidings.cluster import connect
+from tidings.coordination.tls import tls_of_environment
 from tidings.errors import InvalidOption
+from tidings.identity.environment import credentials_of_environment, is_insecure
 from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition
 
@@ -79,7 +81,8 @@ def _stream(known: Mapping[str, str]) -> StreamDefinition:
     address = known.get("zookeeper") or os.environ.get("TIDINGS_ZOOKEEPER")
     if not address:
         raise InvalidOption("format('tidings') needs the option 'zookeeper', or TIDINGS_ZOOKEEPER in the environment")
-    with connect(address, credentials=os.environ.get("TIDINGS_ZOOKEEPER_CREDENTIALS")) as cluster:
+    who, tls = credentials_of_environment(), tls_of_environment()
+    with connect(address, credentials=who, tls=tls, insecure=is_insecure()) as cluster:
         return cluster.stream(known["stream"]).definition
 
 

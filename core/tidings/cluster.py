@@ -9,10 +9,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from tidings.catalogue import Catalogue
+from tidings.coordination.tls import ZooKeeperTls
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import InvalidOption
 from tidings.hosts import trust_addresses
+from tidings.identity.credentials import Credentials
 from tidings.stream_definition import split_address
+from tidings.wire.security import OPEN, Security
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,13 +28,35 @@ logger = logging.getLogger(__name__)
 
 
 def connect(
-    address: str, *, timeout: float = 10.0, session_timeout: float = 10.0, credentials: str | None = None
+    address: str,
+    *,
+    timeout: float = 10.0,
+    session_timeout: float = 10.0,
+    security: Security = OPEN,
+    credentials: Credentials | str | None = None,
+    tls: ZooKeeperTls | None = None,
+    insecure: bool = False,
 ) -> Cluster:
     """Join the cluster at `host:port[,host:port…][/root]`; the root is `/tidings` if none is named.
 
     When this process dies, what it owned is free for others after `session_timeout` seconds.
+
+    `security` has the key of an application, or the secret of the cluster: by it ZooKeeper knows us, and so do
+    publishers and subscribers. Others have `credentials` for ZooKeeper alone, as `tidings keys show --role` prints
+    them. `tls` is how ZooKeeper is known. Without either, ZooKeeper has to be on this machine, or this is `insecure`.
     """
-    return Cluster(Coordination(address, timeout=timeout, session_timeout=session_timeout, credentials=credentials))
+    known = Credentials.of_text(credentials) if isinstance(credentials, str) else credentials or security.credentials()
+    coordination = Coordination(
+        address, timeout=timeout, session_timeout=session_timeout, credentials=known, tls=tls, insecure=insecure
+    )
+    if known.passwords and not coordination.closed:
+        logger.warning(
+            "whoever reaches the ZooKeeper at %s may change everything below %s, since the cluster was made without a "
+            "secret: see `tidings doctor --repair`",
+            coordination.hosts,
+            coordination.root,
+        )
+    return Cluster(coordination, security=security)
 
 
 class Cluster(Catalogue):
@@ -41,9 +66,15 @@ class Cluster(Catalogue):
     """
 
     def __init__(
-        self, coordination: Coordination, *, logs: str | None = None, on_close: Callable[[], None] | None = None
+        self,
+        coordination: Coordination,
+        *,
+        logs: str | None = None,
+        security: Security = OPEN,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(coordination, logs=logs)
+        self._security = security
         self._on_close = on_close
 
     def move_stream(
@@ -74,7 +105,7 @@ class Cluster(Catalogue):
         from tidings.subscriber.subscriber import Subscriber
 
         self.application(application)
-        return Subscriber(self.coordination, application, handler, **options)
+        return Subscriber(self.coordination, application, handler, **{"security": self._security, **options})
 
     def publisher(
         self,
@@ -100,7 +131,7 @@ class Cluster(Catalogue):
                 replica,
                 ", ".join(sorted(there)) or "none",
             )
-        return Publisher(self.coordination, streams, spark=spark, **options)
+        return Publisher(self.coordination, streams, spark=spark, **{"security": self._security, **options})
 
     def pipeline(self, name: str, **options: Any) -> Pipeline:
         """A pipeline on this cluster's streams, ready to be started; the options are those of `Pipeline`."""

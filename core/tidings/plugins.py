@@ -8,6 +8,7 @@
 | `tidings.allocation` | a policy that says which flows share a reader of the log |
 | `tidings.collection` | what decides which updates are obsolete: `tombstones` is asked |
 | `tidings.collection_policies` | a policy that says which updates of a stream are obsolete |
+| `tidings.places` | what each role may do at a plugin's places in ZooKeeper: patterns, as in `coordination.roles` |
 | `tidings.commands` | a function that adds commands to the command line; it is given the `typer.Typer` |
 
 "Not installed" and "installed, but it does not import" are different errors, because the cure is different.
@@ -29,6 +30,7 @@ GROUPS = {
     "tidings.allocation": "allocation policy",
     "tidings.collection": "collection",
     "tidings.collection_policies": "collection policy",
+    "tidings.places": "places in ZooKeeper",
     "tidings.commands": "command",
 }
 

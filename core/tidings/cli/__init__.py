@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 import threading
@@ -40,6 +41,7 @@ from tidings.cli.subscribe import EXAMPLES as SUBSCRIBE_EXAMPLES
 from tidings.cli.subscribe import subscribe_command
 from tidings.cli.zookeeper import zookeeper_command
 from tidings.errors import TidingsError
+from tidings.identity.environment import INSECURE
 from tidings.plugins import installed_names, load
 
 EXAMPLES = """\b
@@ -59,10 +61,13 @@ Examples:
 \b
 Environment:
   TIDINGS_ZOOKEEPER              the cluster's address, when --zookeeper does not name it
-  TIDINGS_ZOOKEEPER_CREDENTIALS  user:password for ZooKeeper; never on the command line, where others could see it
+  TIDINGS_SECRET                 the secret of the cluster, for publishers and operators; or TIDINGS_SECRET_FILE
+  TIDINGS_APPLICATION_KEY        an application's key, for its subscribers; or TIDINGS_APPLICATION_KEY_FILE
+  TIDINGS_ZOOKEEPER_CREDENTIALS  what `tidings keys show --role` prints, for others who come to ZooKeeper
+  TIDINGS_ZOOKEEPER_AUTHORITY    speak TLS to ZooKeeper: the file of the certificate that signed its own; beside it
+                                 TIDINGS_ZOOKEEPER_CERTIFICATE and TIDINGS_ZOOKEEPER_KEY, if it wants one of ours
+  TIDINGS_INSECURE               1 is the same as --insecure
   TIDINGS_LOG_HOSTS              the hosts of databases to which we may connect, beside this machine: db1,db2:5433
-  TIDINGS_SECRET                 the secret of the cluster, for publishers, when no --secret-file is given
-  TIDINGS_APPLICATION_KEY        an application's key, for its subscribers, when no --application-key is given
   NO_COLOR                       when set, nothing is coloured
 """
 
@@ -114,12 +119,23 @@ def _tidings(
             "--verbose", "-v", count=True, show_default=False, help="Log more to stderr; twice: ZooKeeper too."
         ),
     ] = 0,
+    insecure: Annotated[
+        bool,
+        typer.Option(
+            "--insecure",
+            help="Connect to a ZooKeeper on another machine without credentials: whoever reaches it may change what "
+            "is there.",
+            show_default=False,
+        ),
+    ] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
     ] = False,
 ) -> None:
     """Publish/subscribe for people who run Spark."""
     context.with_resource(_logging(verbose))
+    if insecure:
+        context.with_resource(_insecurely())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -159,6 +175,19 @@ def _flushed(code: int) -> int:
     except OutputFailed as error:
         return code or _failed(error)
     return code
+
+
+@contextlib.contextmanager
+def _insecurely() -> Iterator[None]:
+    """What the environment would say; commands that we start are told, too."""
+    before = os.environ.get(INSECURE)
+    os.environ[INSECURE] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(INSECURE)
+        if before is not None:
+            os.environ[INSECURE] = before
 
 
 @contextlib.contextmanager

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tidings.cli.options import Json
-from tidings.cli.output import console, emit
+from tidings.cli.output import console, emit, refuse
 from tidings.texts import printable
 
 if TYPE_CHECKING:
@@ -24,12 +25,29 @@ def doctor_command(
             show_default=False,
         ),
     ] = None,
+    repair: Annotated[
+        bool,
+        typer.Option(
+            "--repair",
+            help="Give every node in ZooKeeper the rights that it should have, and let nobody in but those who have "
+            "the cluster's secret or a key of it. Needs TIDINGS_SECRET.",
+            show_default=False,
+        ),
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Check Java, Python, packages, jars, memory, ports and ZooKeeper; the exit code is 1 if one of them fails."""
+    """Check Java, Python, packages, jars, memory, ports, ZooKeeper, and who may do what there.
+
+    The exit code is 1 if one of them fails.
+    """
+    from tidings.identity.environment import credentials_of_environment
     from tidings.runtime.doctor import checks
 
-    found = checks(zookeeper)
+    if repair and not (zookeeper or os.environ.get("TIDINGS_ZOOKEEPER")):
+        raise refuse("--repair is for a ZooKeeper: name it by --zookeeper")
+    if repair and not credentials_of_environment().secrets:
+        raise refuse("--repair needs the secret of the cluster: set TIDINGS_SECRET, and no other credentials")
+    found = checks(zookeeper, repair=repair)
     emit([asdict(check) for check in found], json, lambda: _print(found))
     if not all(check.ok for check in found):
         raise typer.Exit(1)

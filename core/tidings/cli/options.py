@@ -13,6 +13,16 @@ import typer
 
 from tidings.cli.output import refuse
 from tidings.errors import InvalidOption, TidingsError
+from tidings.identity.credentials import ANONYMOUS, Credentials
+from tidings.identity.environment import (
+    APPLICATION_KEY,
+    SECRET,
+    credentials_of_environment,
+    is_insecure,
+    read_file,
+    read_secrets,
+    secrets_in,
+)
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -26,7 +36,6 @@ DEFAULT_ADDRESS = "127.0.0.1:2181/tidings"
 
 # How long to wait for ZooKeeper: what a person waits for fails soon; what runs on may be started together with it.
 COMMAND_TIMEOUT_S = 3.0
-MAX_FILE_BYTES = 2**20  # of secrets or certificates
 SERVICE_TIMEOUT_S = 10.0
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The stream's name.", show_default=False)]
@@ -56,25 +65,33 @@ def connected(
     fallback: str | None = None,
     found_above: Path | None = None,
     session_timeout: float = 10.0,
+    credentials: Credentials = ANONYMOUS,
+    insecure: bool = False,
 ) -> Iterator[Cluster]:
     """The cluster that the option names, else the environment, else the fallback.
 
     `found_above` is the file that the fallback is from, if nobody named it and it is in a folder above: it may be
-    anybody's.
+    anybody's. Who we are is in the environment, unless `credentials` say it.
     """
     from tidings.cluster import connect
+    from tidings.coordination.tls import tls_of_environment
 
     named = zookeeper or os.environ.get("TIDINGS_ZOOKEEPER")
     address = named or fallback or DEFAULT_ADDRESS
-    credentials = os.environ.get("TIDINGS_ZOOKEEPER_CREDENTIALS") or None
-    if credentials and ":" not in credentials:
-        raise InvalidOption("TIDINGS_ZOOKEEPER_CREDENTIALS is not of the form user:password")
-    if credentials and found_above is not None and fallback and not named:
+    known = credentials if credentials.passwords else credentials_of_environment()
+    if known.passwords and found_above is not None and fallback and not named:
         raise InvalidOption(
-            f"TIDINGS_ZOOKEEPER_CREDENTIALS are not sent to {fallback}, since {found_above} was found in a folder "
-            "above: name the file, or the address by --zookeeper"
+            f"our credentials are not sent to {fallback}, since {found_above} was found in a folder above: name the "
+            "file, or the address by --zookeeper"
         )
-    with connect(address, timeout=timeout, session_timeout=session_timeout, credentials=credentials) as cluster:
+    with connect(
+        address,
+        timeout=timeout,
+        session_timeout=session_timeout,
+        credentials=known,
+        tls=tls_of_environment(),
+        insecure=insecure or is_insecure(),
+    ) as cluster:
         yield cluster
 
 
@@ -130,20 +147,20 @@ def listen_address(text: str) -> tuple[str, int]:
 
 def existing_file(text: str) -> Path:
     """An option's value as a file that can be read."""
-    _usage(_read_file, text)
+    _usage(read_file, text)
     return Path(text)
 
 
 def secret_file(text: str) -> list[str]:
     """An option's value as the secrets in the file that it names: one, or the new one and then the old."""
-    return _usage(lambda path: _check_secrets(path, _read_file(path).decode(errors="replace")), text)
+    return _usage(lambda path: read_secrets(path, read_file(path).decode(errors="replace")), text)
 
 
 def publisher_security(secrets: list[str] | None, **tls: Any) -> Security:
     """How a publisher knows subscribers; the secret of the cluster is in the environment if no file was named."""
     from tidings.wire.security import Security
 
-    first, *others = secrets or secrets_in("TIDINGS_SECRET") or [""]
+    first, *others = secrets or secrets_in(SECRET) or [""]
     return Security(secret=first or None, accepted=tuple(others), **tls)
 
 
@@ -151,14 +168,8 @@ def subscriber_security(keys: list[str] | None, **tls: Any) -> Security:
     """How a subscriber knows publishers; the application's key is in the environment if no file was named."""
     from tidings.wire.security import Security
 
-    first, *others = keys or secrets_in("TIDINGS_APPLICATION_KEY") or [""]
+    first, *others = keys or secrets_in(APPLICATION_KEY) or [""]
     return Security(application_key=first or None, accepted=tuple(others), **tls)
-
-
-def secrets_in(variable: str) -> list[str] | None:
-    """The secrets that the environment has under this name."""
-    text = os.environ.get(variable)
-    return _check_secrets(variable, text) if text else None
 
 
 def shard_set(text: str) -> frozenset[int]:
@@ -211,27 +222,6 @@ def _parse_flow(text: str) -> Flow:
     return Flow(application, stream, int(shard))
 
 
-def _read_file(path: str) -> bytes:
-    try:
-        with open(path, "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidOption(f"{path!r} cannot be read: {error.strerror or error}") from None
-    if len(content) > MAX_FILE_BYTES:
-        raise InvalidOption(f"{path!r} is no file of secrets or certificates: it is too large")
-    return content
-
-
-def _check_secrets(place: str, text: str) -> list[str]:
-    """The secrets, a line each, if they can travel in a header; they are never part of an error."""
-    found = [line.strip() for line in text.split("\n") if line.strip()]
-    if not found:
-        raise InvalidOption(f"{place!r} holds no secret: it is empty")
-    if not all(one.isascii() and one.isprintable() and " " not in one for one in found):
-        raise InvalidOption(f"{place!r} holds no secret: lines of ASCII without spaces are wanted")
-    return found
-
-
 def _usage(parse: Callable[[str], T], text: str) -> T:
     """Parse an option's value; a bad one is bad usage, and typer says which option it was."""
     try:
@@ -245,8 +235,8 @@ SecretFile = Annotated[
     typer.Option(
         metavar="FILE",
         parser=secret_file,
-        help="The file of the cluster's secret; else TIDINGS_SECRET. While it is replaced, the new one is the first "
-        "line, and the old one the second.",
+        help="The file of the cluster's secret; else TIDINGS_SECRET or TIDINGS_SECRET_FILE. While it is replaced, the "
+        "new one is the first line, and the old one the second.",
         show_default=False,
     ),
 ]
@@ -255,7 +245,8 @@ ApplicationKey = Annotated[
     typer.Option(
         metavar="FILE",
         parser=secret_file,
-        help="The file of the application's key; else TIDINGS_APPLICATION_KEY. See `tidings keys show`.",
+        help="The file of the application's key; else TIDINGS_APPLICATION_KEY, or TIDINGS_APPLICATION_KEY_FILE. See "
+        "`tidings keys show`.",
         show_default=False,
     ),
 ]

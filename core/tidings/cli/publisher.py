@@ -128,7 +128,13 @@ def publisher_command(
     take_all_files()
     allow_hosts((log_hosts or "").split(","))
     with (
-        connected(zookeeper, timeout, session_timeout=session_timeout) as cluster,
+        connected(
+            zookeeper,
+            timeout,
+            session_timeout=session_timeout,
+            credentials=known.credentials("publisher"),
+            insecure=insecure,
+        ) as cluster,
         cluster.publisher(
             session,
             streams=chosen,

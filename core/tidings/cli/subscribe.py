@@ -27,6 +27,7 @@ from tidings.cli.options import (
 from tidings.cli.output import note, refuse
 from tidings.cli.tail import check_reader, json_line, text_line
 from tidings.errors import TidingsError
+from tidings.identity.environment import APPLICATION_KEY, CREDENTIALS, SECRET
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,7 +45,7 @@ Examples:
   tidings subscribe cache --id east-1 --application-key key --tls-authority authority.pem
 """
 
-SECRETS = ("TIDINGS_APPLICATION_KEY", "TIDINGS_SECRET", "TIDINGS_ZOOKEEPER_CREDENTIALS", "MYSQL_PWD", "PGPASSWORD")
+SECRETS = (APPLICATION_KEY, SECRET, CREDENTIALS, "MYSQL_PWD", "PGPASSWORD")
 """What is in our environment for ourselves and our connectors: a command of --exec has no need of it."""
 
 LAST_TOKEN_TIMEOUT_S = 15.0  # after the last update, for the token that acknowledges it
@@ -118,7 +119,10 @@ def subscribe_command(
     options = {"id": id, "capacity": capacity, "security": known}
     line = json_line if json or command is not None else text_line
     handler = _BatchSink(application, line, command, limit)
-    with connected(zookeeper, timeout) as cluster, cluster.subscribe(application, handler, **options) as subscriber:
+    with (
+        connected(zookeeper, timeout, credentials=known.credentials()) as cluster,
+        cluster.subscribe(application, handler, **options) as subscriber,
+    ):
         note(f"subscriber {subscriber.id} of {application!r} runs; Ctrl-C ends it")
         try:
             while not handler.ended.wait(1.0):

@@ -56,4 +56,4 @@ def note_origin(
             tree.wait(tree.client.set_async(path, value))
         except NoNodeError:
             with contextlib.suppress(NoNodeError, NodeExistsError):
-                tree.wait(tree.client.create_async(path, value))
+                tree.wait(tree.client.create_async(path, value, tree.acl("streams", streams[0].name, PLACE)))

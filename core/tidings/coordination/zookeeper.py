@@ -3,6 +3,7 @@
 ```
 /<root>/streams/<stream>        a stream's definition
 /<root>/applications/<app>      an application's definition
+/<root>/access                  who may do what: see `tidings.coordination.roles`
 ```
 
 Values are small UTF-8 JSON with a `version` field, to be read by people in `zkCli`. Nothing here blocks in a session
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import re
 import threading
 import time
@@ -32,14 +34,19 @@ from kazoo.exceptions import (
     NoNodeError,
     NotEmptyError,
     OperationTimeoutError,
+    RolledBackError,
     SessionExpiredError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
-from kazoo.protocol.serialization import Connect
-from kazoo.security import CREATOR_ALL_ACL, READ_ACL_UNSAFE
+from kazoo.protocol.serialization import Auth, Connect
+from kazoo.security import ACL
 
+from tidings.coordination.roles import ACCESS, Guard, top_places
+from tidings.coordination.tls import TlsHandler, ZooKeeperTls
 from tidings.errors import CoordinationDenied, CoordinationUnavailable, ForeignValue, InvalidName, InvalidOption
+from tidings.hosts import is_loopback
+from tidings.identity.credentials import ANONYMOUS, Credentials
 
 DEFAULT_ROOT = "/tidings"
 VALUE_VERSION = 1
@@ -47,6 +54,15 @@ _ADDRESS = re.compile(r"(?P<hosts>[^/,\s]+:\d+(,[^/,\s]+:\d+)*)(?P<root>(/[^/\s]
 
 # By kazoo's own rule a server that was away for a minute would be tried again a minute after it is back, or later.
 RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
+
+logger = logging.getLogger(__name__)
+
+
+def _shows_no_password(record: logging.LogRecord) -> bool:
+    return not any(isinstance(one, Auth) for one in record.args or ())
+
+
+logging.getLogger("kazoo.client").addFilter(_shows_no_password)  # which it logs as it sends it
 
 
 def split_address(address: str) -> tuple[str, str]:
@@ -80,23 +96,35 @@ class Coordination:
     """A ZooKeeper session, seen as a tree of JSON values.
 
     `timeout` is how long to wait for ZooKeeper at first; `session_timeout` is how long ZooKeeper waits for this process
-    before it lets go of what the process holds. `credentials` (`user:password`) makes what this session creates
-    writable by that user alone; others may read it.
+    before it lets go of what the process holds. `credentials` say who we are. Without any, only a ZooKeeper of this
+    machine is connected to, unless `insecure` says that more is meant.
     """
 
     def __init__(
-        self, address: str, *, timeout: float = 10.0, session_timeout: float = 10.0, credentials: str | None = None
+        self,
+        address: str,
+        *,
+        timeout: float = 10.0,
+        session_timeout: float = 10.0,
+        credentials: Credentials = ANONYMOUS,
+        tls: ZooKeeperTls | None = None,
+        insecure: bool = False,
     ) -> None:
         self.hosts, self.root = split_address(address)
         self.address = self.hosts + self.root
+        self.credentials = credentials
+        self._tls = tls
+        self._check_place(insecure)
         self.session_timeout = session_timeout
         """Seconds; once a session is there, what ZooKeeper has granted, which may be less than was asked for."""
+        handler = TlsHandler(tls) if tls else None
         self._client = KazooClient(
             hosts=self.hosts,
             timeout=session_timeout,
             connection_retry=RECONNECT,
-            auth_data=[("digest", credentials)] if credentials else None,
-            default_acl=[*CREATOR_ALL_ACL, *READ_ACL_UNSAFE] if credentials else None,
+            auth_data=[("digest", one) for one in credentials.passwords],
+            handler=handler,
+            use_ssl=tls is not None,
         )
         self._note_granted_timeout()
         self._client.start_async().wait(timeout)
@@ -106,14 +134,25 @@ class Coordination:
             closing.start()
             closing.join(1.0)
             raise CoordinationUnavailable(
-                f"no ZooKeeper answers at {self.hosts} within {timeout:g} s; "
+                (handler.trouble if handler else None)
+                or f"no ZooKeeper answers at {self.hosts} within {timeout:g} s; "
                 "check the address, or start one with `tidings zookeeper`"
             )
+        try:
+            self._guard = self._find_guard()
+        except BaseException:
+            self._give_up()
+            raise
 
     @property
     def client(self) -> KazooClient:
         """The kazoo client, for recipes; paths given to it start with `root`."""
         return self._client
+
+    @property
+    def closed(self) -> bool:
+        """Whether only those whom the cluster knows are let in; else everybody may do everything."""
+        return self._guard is not None
 
     @property
     def afterlife(self) -> float:
@@ -148,21 +187,16 @@ class Coordination:
         """The value at this place, or None if there is none."""
         return self._read(*parts)[0]
 
+    def acl(self, *parts: str) -> list[ACL] | None:
+        """The rights that a new node at this place has; None in a tree where everybody may do everything."""
+        return self._guard.acl(parts) if self._guard else None
+
     def create(self, value: dict[str, Any], *parts: str, ephemeral: bool = False) -> bool:
         """Put a value where there is none; False, and nothing changed, if there is one.
 
         An ephemeral value goes away with the session.
         """
-        with self.translating_errors():
-            while True:
-                try:
-                    place, raw = self.path(*parts), encode(value)
-                    self.wait(self._client.create_async(place, raw, ephemeral=ephemeral, makepath=True))
-                except NodeExistsError:
-                    return False
-                except NoNodeError:
-                    continue  # someone has deleted what is above it meanwhile
-                return True
+        return self._create(encode(value), parts, ephemeral=ephemeral)
 
     def claim(self, value: dict[str, Any], *parts: str, patience: float = 0.0, again: bool = False) -> bool:
         """Put an ephemeral value where only one may be; False if there is one that does not go.
@@ -214,8 +248,7 @@ class Coordination:
 
     def create_path(self, *parts: str) -> None:
         """Make sure that there is a place, to put others below."""
-        with self.translating_errors():
-            self.wait(self._client.ensure_path_async(self.path(*parts)))
+        self._create(b"", parts)
 
     def clear(self, *parts: str) -> None:
         """Take the value away, and leave the place with all below it."""
@@ -246,6 +279,84 @@ class Coordination:
         """End the session: what it holds is let go at once."""
         self._client.stop()
         self._client.close()
+
+    def _create(self, raw: bytes, parts: tuple[str, ...], *, ephemeral: bool = False) -> bool:
+        """Make a node, and those above it that are not there, each with its own rights."""
+        with self.translating_errors():
+            while True:
+                try:
+                    acl = self.acl(*parts)
+                    self.wait(self._client.create_async(self.path(*parts), raw, acl, ephemeral=ephemeral))
+                except NodeExistsError:
+                    return False
+                except NoNodeError:
+                    if parts:
+                        self._create(b"", parts[:-1])
+                    else:  # what is above the root is not ours
+                        self.wait(self._client.ensure_path_async(self.root.rpartition("/")[0]))
+                else:
+                    return True
+
+    def _check_place(self, insecure: bool) -> None:
+        """Raise if we would believe whatever a ZooKeeper says that anybody may write to."""
+        remote = [host for host, _ in collect_hosts(self.hosts)[0] if not is_loopback(host)]
+        if not remote:
+            return
+        if not self.credentials.passwords:
+            if not insecure:
+                raise InvalidOption(
+                    f"the ZooKeeper at {self.hosts} is on another machine, and we have no credentials for it: set "
+                    "TIDINGS_SECRET or TIDINGS_ZOOKEEPER_CREDENTIALS (see `tidings keys`), or say that anybody may "
+                    "change what is there by `tidings --insecure`"
+                )
+            logger.warning("INSECURE: whoever reaches the ZooKeeper at %s may change everything there", self.hosts)
+        elif self._tls is None:
+            logger.warning(
+                "the password for the ZooKeeper at %s travels in clear: name TLS's authority in "
+                "TIDINGS_ZOOKEEPER_AUTHORITY",
+                self.hosts,
+            )
+
+    def _find_guard(self) -> Guard | None:
+        """Who may do what here; None if the tree is open to everybody. A new tree is closed by who has the secret."""
+        place = self.path(ACCESS)
+        with self.translating_errors():
+            try:
+                found = self.found(self._client.get_async(place))
+            except NoAuthError:
+                raise CoordinationDenied(
+                    f"the cluster at {self.address} does not know us ({self.credentials.role}): give the secret of the "
+                    "cluster, an application's key, or TIDINGS_ZOOKEEPER_CREDENTIALS; see `tidings keys`"
+                ) from None
+            if found is not None:
+                return Guard(decode(place, found[0]) or {}, self.credentials)
+            if not self.credentials.passwords:
+                return None
+            if self.credentials.secrets and self.wait(self._client.exists_async(self.root)) is None:
+                self._close_new_tree()
+                return self._find_guard()
+        return None
+
+    def _close_new_tree(self) -> None:
+        """Make the tree of a new cluster, whole or not at all; another process may be first."""
+        operator = Credentials.of_secrets(self.credentials.secrets)
+        if operator.role != self.credentials.role:
+            with contextlib.closing(self._as(operator)):
+                return
+        guard = Guard.of_secrets(operator)
+        self.wait(self._client.ensure_path_async(self.root.rpartition("/")[0] or "/"))
+        making = self._client.transaction()
+        making.create(self.root, b"", guard.acl(()))
+        for name in top_places():
+            value = encode(guard.record()) if name == ACCESS else b""
+            making.create(self.path(name), value, guard.acl((name,)))
+        results = self.wait(making.commit_async())
+        for result in results:
+            if isinstance(result, KazooException) and not isinstance(result, NodeExistsError | RolledBackError):
+                raise result
+
+    def _as(self, credentials: Credentials) -> Coordination:
+        return Coordination(self.address, session_timeout=self.session_timeout, credentials=credentials, tls=self._tls)
 
     def _give_up(self) -> None:
         with contextlib.suppress(KazooException):
@@ -280,7 +391,8 @@ class Coordination:
             yield
         except (NoAuthError, AuthFailedError):
             raise CoordinationDenied(
-                f"ZooKeeper at {self.hosts} does not permit that below {self.root}; check the credentials"
+                f"ZooKeeper at {self.hosts} does not permit that below {self.root} to us ({self.credentials.role}); "
+                "check the credentials"
             ) from None
         except BadArgumentsError:
             raise InvalidName(

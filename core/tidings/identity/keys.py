@@ -2,6 +2,9 @@
 
 Publishers and operators hold the secret. An application's key is made of it and of the application's name, so that
 whoever holds the key can be that application and nothing else, and a publisher knows every key without being told.
+
+ZooKeeper knows everybody by a password. Those are made of the secret and of an application's key too, never the other
+way round: what ZooKeeper is told opens nothing but ZooKeeper.
 """
 
 from __future__ import annotations
@@ -29,12 +32,27 @@ def job_key(application_key: str, job: str) -> str:
 
 
 def application_key(secret: str, application: str) -> str:
-    """The key of an application.
+    """The key of an application, and what all applications have in common: the password of members.
 
     >>> application_key("a secret of the cluster", "cache")
-    '-mrfanxj4MWptWLHqNpX-cjFz_s7BU_UR1lPsY6B0mY'
+    '-mrfanxj4MWptWLHqNpX-cjFz_s7BU_UR1lPsY6B0mY.lyAOCB4fpGyjf_H83KBOOJiVyusLqVsSAEfubcZKq_w'
     """
-    return _made(secret, "application", application)
+    return f"{_made(secret, 'application', application)}.{role_password(secret, 'member')}"
+
+
+def role_password(secret: str, role: str) -> str:
+    """The password by which ZooKeeper knows everybody of a role."""
+    return _made(secret, "zookeeper", role)
+
+
+def application_password(application_key: str) -> str:
+    """The password by which ZooKeeper knows an application."""
+    return _made(application_key, "zookeeper", "application")
+
+
+def member_password(application_key: str) -> str:
+    """The password by which ZooKeeper knows an application as one of all; nothing in a key that was not made here."""
+    return application_key.partition(".")[2]
 
 
 def _made(secret: str, kind: str, name: str) -> str:

@@ -174,19 +174,20 @@ class Ownership:
         transaction = tree.client.transaction()
         transaction.check(tree.path("applications", flow.application), wanted.defined)
         if not found["place"]:
-            transaction.create(tree.path(*flow.place), b"")
+            transaction.create(tree.path(*flow.place), b"", tree.acl(*flow.place))
+        rights = tree.acl(*flow.place, "epoch")  # as all nodes of a flow have
         if not found["epoch"]:
-            transaction.create(place["epoch"], encode({}))
+            transaction.create(place["epoch"], encode({}), rights)
         transaction.set_data(place["epoch"], encode({}), epoch - 1)
-        transaction.create(place["owner"], encode({"publisher": self._member, **record}), ephemeral=True)
+        transaction.create(place["owner"], encode({"publisher": self._member, **record}), rights, ephemeral=True)
         log = stood.log if stood and stood.log is not None and position == before else wanted.log
         marker = encode(Datamarker.now(position, epoch, log).to_json())
         if not found["datamarker"]:
-            transaction.create(place["datamarker"], marker)
+            transaction.create(place["datamarker"], marker, rights)
         elif position != before:
             transaction.set_data(place["datamarker"], marker)
         if not found["subscriber"]:
-            transaction.create(place["subscriber"], b"")
+            transaction.create(place["subscriber"], b"", rights)
         return Taken(epoch, position, before, held_by, log), transaction.commit_async()
 
     def release(self, flow: Flow, epoch: int) -> bool:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import re
@@ -14,9 +15,15 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kazoo.hosts import collect_hosts
 from packaging.requirements import Requirement
 
+from tidings.coordination.access_check import check_access, repair_access
+from tidings.coordination.tls import tls_of_environment
+from tidings.coordination.zookeeper import Coordination
 from tidings.errors import TidingsError
+from tidings.hosts import is_loopback
+from tidings.identity.environment import credentials_of_environment
 from tidings.runtime import jars, java
 
 ZOOKEEPER_PORT = 2181
@@ -33,8 +40,11 @@ class Check:
     fix: str = ""
 
 
-def checks(zookeeper: str | None = None) -> list[Check]:
-    """Look at everything. ZooKeeper has to answer only if an address is given, here or by TIDINGS_ZOOKEEPER."""
+def checks(zookeeper: str | None = None, *, repair: bool = False) -> list[Check]:
+    """Look at everything. ZooKeeper has to answer only if an address is given, here or by TIDINGS_ZOOKEEPER.
+
+    With `repair`, every node in ZooKeeper gets the rights that it should have.
+    """
     address = zookeeper or os.environ.get("TIDINGS_ZOOKEEPER") or None
     return [
         check_python(),
@@ -44,6 +54,7 @@ def checks(zookeeper: str | None = None) -> list[Check]:
         check_memory(),
         check_ports(),
         check_zookeeper(address),
+        *([check_roles(address, repair=repair)] if address else []),
     ]
 
 
@@ -133,6 +144,8 @@ def check_zookeeper(address: str | None) -> Check:
     if address is None:
         return Check("zookeeper", True, "none was asked for; name one with --zookeeper or TIDINGS_ZOOKEEPER")
     servers = address.partition("/")[0].split(",")
+    if os.environ.get("TIDINGS_ZOOKEEPER_AUTHORITY"):  # it would not answer in clear; `check_roles` connects to it
+        return Check("zookeeper", True, f"{','.join(servers)}, by TLS")
     for server in servers:
         host, _, port = server.strip().rpartition(":") if ":" in server else (server.strip(), "", str(ZOOKEEPER_PORT))
         host = host.strip("[]")
@@ -144,6 +157,47 @@ def check_zookeeper(address: str | None) -> Check:
             return Check("zookeeper", True, f"{host}:{port} answers ({answer})")
     fix = "Start it ('tidings zookeeper' runs one for development), or correct the address."
     return Check("zookeeper", False, f"{','.join(servers)} does not answer", fix)
+
+
+def check_roles(address: str, *, repair: bool = False) -> Check:
+    """Only those whom the cluster knows are let in, and every node has the rights that it should have."""
+    try:
+        with contextlib.closing(
+            Coordination(
+                address,
+                timeout=3.0,
+                credentials=credentials_of_environment(),
+                tls=tls_of_environment(),
+                insecure=True,  # nothing there is believed
+            )
+        ) as tree:
+            return _check_rights(tree, repair=repair)
+    except TidingsError as error:
+        return Check("roles", False, str(error), "Correct the address, or say who you are: see 'tidings keys --help'.")
+
+
+def _check_rights(tree: Coordination, *, repair: bool) -> Check:
+    mending = f"tidings doctor --zookeeper {tree.address} --repair"
+    if not tree.credentials.secrets:
+        if tree.closed:
+            return Check("roles", True, f"known as {tree.credentials.role}; whoever has the secret can check more")
+        local = all(is_loopback(host) for host, _ in collect_hosts(tree.hosts)[0])
+        found = "everybody who reaches it may change everything"
+        return Check("roles", local, found, "" if local else f"Set TIDINGS_SECRET, and run '{mending}'.")
+    findings = repair_access(tree) if repair else check_access(tree)
+    if findings.foreign:
+        found = f"{_some(findings.foreign)} may be mended by others only"
+        return Check("roles", False, found, "Delete them as the superuser of ZooKeeper.")
+    if findings.wrong and not repair:
+        found = f"{_some(findings.wrong)} of {findings.nodes:,} have other rights than they should"
+        return Check("roles", False, found, f"Run '{mending}'.")
+    mended = f", {_some(findings.wrong)} mended" if findings.wrong else ""
+    return Check("roles", True, f"{findings.nodes:,} nodes have the rights that they should{mended}")
+
+
+def _some(places: list[str]) -> str:
+    more = f" and {len(places) - 1:,} more" if len(places) > 1 else ""
+    return f"{places[0]}{more}"
 
 
 def probe_zookeeper(host: str, port: int, timeout: float = 2.0) -> str | None:

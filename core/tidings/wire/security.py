@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidings.errors import InvalidOption
 from tidings.hosts import is_loopback
+from tidings.identity.credentials import Credentials
 from tidings.identity.keys import MIN_SECRET_CHARACTERS, application_key, job_key
 from tidings.metrics import parse_address
 
@@ -78,6 +79,12 @@ class Security:
         if self.application_key:
             return list(self._known)
         return [application_key(secret, application) for secret in self._known]
+
+    def credentials(self, role: str = "operator") -> Credentials:
+        """Who we are for ZooKeeper; `role` is for those who have the secret."""
+        if self.application_key:
+            return Credentials.of_application(self._known)
+        return Credentials.of_secrets(self._known, role)
 
     def job_keys(self, application: str, job: str) -> list[str]:
         """The keys by which an application and the tasks of a job know each other."""

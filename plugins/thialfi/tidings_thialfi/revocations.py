@@ -18,11 +18,10 @@ from typing import NamedTuple
 
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import InvalidOption
+from tidings_thialfi.places import DISCONNECTED, PLACE, REVOKED
 from tidings_thialfi.protocol.constants import MAX_NUMBER, MAX_RENEWAL_S, MAX_TOKEN_LIFETIME_S
 from tidings_thialfi.protocol.tokens import ClientToken
-from tidings_thialfi.service import PLACE
 
-REVOKED, DISCONNECTED = "revoked", "disconnected"
 KEPT_S = {REVOKED: MAX_TOKEN_LIFETIME_S + MAX_RENEWAL_S, DISCONNECTED: 60.0}
 MAX_KEPT = 8192  # of a service: the names of all come in one answer of ZooKeeper
 

@@ -18,19 +18,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidings.coordination.pipeline_lock import PipelineLock
-from tidings.errors import ForeignValue, InvalidOption, TidingsError, UnknownStream
+from tidings.errors import ForeignValue, InvalidOption, TidingsError, UnknownApplication, UnknownStream
 from tidings.names import check_name
 from tidings.pipelines.pipeline import Pipeline
 from tidings.positions import Position, Positions
 from tidings.stages import make
 from tidings.stream_definition import DEFAULT_SHARDS
+from tidings_thialfi.places import PLACE, gateways_of
 from tidings_thialfi.protocol.stream_schema import notifications_of, operations_of
 from tidings_thialfi.server.collection import POLICIES
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
-
-PLACE = "thialfi"
 
 
 class UnknownService(TidingsError):
@@ -95,7 +94,8 @@ def create(
 ) -> Service:
     """Make a service for the objects of these streams, or return the one that is there with this very definition.
 
-    Its two streams are made, too, if they are not there: `<log>.operations` and `<log>.notifications` are their logs.
+    Its two streams are made, too, if they are not there: `<log>.operations` and `<log>.notifications` are their logs;
+    and so is the application whose subscribers are its gateways.
     """
     check_name("a service", name)
     if not streams:
@@ -109,6 +109,11 @@ def create(
         except UnknownStream:
             place = None if log is None else log + stream.removeprefix(name)
             cluster.create_stream(stream, shards, place, collect=POLICIES[stream.removeprefix(f"{name}.")])
+    try:
+        cluster.application(gateways_of(name))
+    except UnknownApplication:
+        told = [notifications_of(name)]
+        cluster.create_application(gateways_of(name), told, start="latest", balance="zookeeper")
     place = str(Path(storage).absolute())
     service = Service(name, new_identity(), tuple(streams), name, place, dict(options or {}))
     if cluster.coordination.create(service.to_json(), PLACE, name):

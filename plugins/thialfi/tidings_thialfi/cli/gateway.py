@@ -236,6 +236,7 @@ def gateway_command(
         trusted_proxies=tuple(trusted_proxy or ()),
         origins=tuple(one.rstrip("/") for one in origin or ()),
     )
+    security = subscriber_security(application_key, authority=publisher_authority)
     place = GatewayPlace(
         host=listen[0],
         port=listen[1],
@@ -243,11 +244,12 @@ def gateway_command(
         tls=_server_tls(tls_certificate, tls_key),
         peer_tls=None if peer_authority is None else trusting(peer_authority),
         peer_secret=peer_secret[0] if peer_secret else None,
-        security=subscriber_security(application_key, authority=publisher_authority),
+        security=security,
     )
     log = logging.getLogger("tidings_thialfi")
     log.setLevel(min(log.level or logging.INFO, logging.INFO))
-    with connected(zookeeper, timeout, session_timeout=session_timeout) as cluster:
+    known = security.credentials()
+    with connected(zookeeper, timeout, session_timeout=session_timeout, credentials=known) as cluster:
         gateway = Gateway(
             cluster,
             service,

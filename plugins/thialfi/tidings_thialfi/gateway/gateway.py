@@ -25,7 +25,6 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tidings.cluster import Cluster
-from tidings.errors import UnknownApplication
 from tidings.names import check_name
 from tidings.wire.bearers import Bearers
 from tidings.wire.security import OPEN, Security
@@ -45,15 +44,16 @@ from tidings_thialfi.gateway.outbound import Outbound
 from tidings_thialfi.gateway.presence import Presence
 from tidings_thialfi.gateway.rates import Rates
 from tidings_thialfi.gateway.readiness import Readiness
-from tidings_thialfi.gateway.registry import Places, Registry, gateways_of
+from tidings_thialfi.gateway.registry import Places, Registry
 from tidings_thialfi.gateway.relay import Watchers
 from tidings_thialfi.gateway.routes import Routes
 from tidings_thialfi.gateway.sessions import Sessions
+from tidings_thialfi.places import PLACE, REVOKED, gateways_of
 from tidings_thialfi.protocol.messages import FromService
 from tidings_thialfi.protocol.stream_schema import notifications_of, operations_of
 from tidings_thialfi.protocol.tokens import TokenKeys
-from tidings_thialfi.revocations import REVOKED, Revocations, parsed
-from tidings_thialfi.service import PLACE, read
+from tidings_thialfi.revocations import Revocations, parsed
+from tidings_thialfi.service import read
 
 SWEEP_INTERVAL_S = 0.5
 CHECKS_PER_SPAN = 10  # looks at what is due, in the time after which it is
@@ -157,12 +157,7 @@ class Gateway:
         """
         loop = asyncio.get_running_loop()
         application = gateways_of(self.service)
-        try:
-            self._cluster.application(application)
-        except UnknownApplication:
-            self._cluster.create_application(
-                application, [self._notifications.name], start="latest", balance="zookeeper"
-            )
+        self._cluster.application(application)
         runner = web.AppRunner(self.http.app, handle_signals=False, shutdown_timeout=2.0)
         await runner.setup()
         assert runner.server is not None

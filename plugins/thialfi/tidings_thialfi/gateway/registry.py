@@ -23,18 +23,12 @@ from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import InvalidOption, TidingsError
 from tidings.flows import Flow
+from tidings_thialfi.places import DISCONNECTED, GATEWAYS, PLACE, REVOKED, gateways_of
 from tidings_thialfi.protocol.stream_schema import notifications_of
-from tidings_thialfi.revocations import DISCONNECTED, REVOKED
-from tidings_thialfi.service import PLACE
 
 LOOK_INTERVAL_S = 1.0  # a look is taken even if ZooKeeper has announced no change
 
 logger = logging.getLogger(__name__)
-
-
-def gateways_of(service: str) -> str:
-    """The application whose subscribers are a service's gateways."""
-    return f"{service}.gateways"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +49,7 @@ class Registry:
         self, coordination: Coordination, service: str, id: str, url: str, shards: int, placed: Callable[[Places], None]
     ) -> None:
         self._service = (PLACE, service)
-        self._gateways = (*self._service, "gateways")
+        self._gateways = (*self._service, GATEWAYS)
         self._record = {"url": url, "pid": os.getpid()}
         self._flows = [Flow(gateways_of(service), notifications_of(service), shard) for shard in range(shards)]
         self._placed = placed

@@ -18,8 +18,9 @@ from tidings.testing import eventually, held
 from tidings_thialfi.client.listener import Listener
 from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.client.sync import Client as ThialfiClient
+from tidings_thialfi.places import DISCONNECTED, REVOKED
 from tidings_thialfi.protocol import stream_schema
-from tidings_thialfi.revocations import DISCONNECTED, REVOKED, Whose, say
+from tidings_thialfi.revocations import Whose, say
 
 HOOKS = """
     import asyncio

@@ -12,9 +12,9 @@ from tests.support.gateway_scene import PROGRAM, SERVICE, Client, Process, Scene
 from tidings.errors import InvalidOption
 from tidings.testing import eventually
 from tidings_thialfi import revocations
+from tidings_thialfi.places import DISCONNECTED, PLACE, REVOKED
 from tidings_thialfi.protocol import stream_schema
-from tidings_thialfi.revocations import DISCONNECTED, KEPT_S, REVOKED, Whose, say
-from tidings_thialfi.service import PLACE
+from tidings_thialfi.revocations import KEPT_S, Whose, say
 
 scene = gateway_scene.scene
 

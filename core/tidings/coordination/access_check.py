@@ -1,0 +1,125 @@
+"""Whether every node of a cluster's tree has the rights that `tidings.coordination.roles` says; and mending those."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
+from kazoo.security import ACL
+
+from tidings.coordination.roles import ACCESS, Guard, top_places
+from tidings.coordination.zookeeper import Coordination, encode
+from tidings.errors import InvalidOption
+
+Parts = tuple[str, ...]
+
+ASKED_AT_ONCE = 1_000
+MENDING_ROUNDS = 5  # those who run beside it may go on making nodes with other rights for a moment
+
+
+class Findings(NamedTuple):
+    """How many nodes there are, the places of those that have other rights, and of those that only others may mend."""
+
+    nodes: int
+    wrong: list[str]
+    foreign: list[str]
+
+
+def check_access(tree: Coordination) -> Findings:
+    """Look at all nodes. Needs the secret of the cluster, by which the rights of each are known."""
+    return _look(tree, _guard(tree), mend=False)
+
+
+def repair_access(tree: Coordination) -> Findings:
+    """Give every node its rights, from the root on; what is returned was mended, but for what is foreign.
+
+    It also closes a tree that was open. While the secret is replaced, those under the new and the old one are let in.
+    """
+    guard = _guard(tree)
+    with tree.translating_errors():
+        _make_places(tree, guard)
+        nodes, wrong, foreign = _look(tree, guard, mend=True)
+        for _ in range(MENDING_ROUNDS):
+            again = _look(tree, guard, mend=True)
+            wrong = sorted({*wrong, *again.wrong})
+            nodes, foreign = again.nodes, again.foreign
+            if not again.wrong:
+                break
+    return Findings(nodes, wrong, foreign)
+
+
+def _guard(tree: Coordination) -> Guard:
+    if not tree.credentials.secrets:
+        raise InvalidOption("the rights of roles are known by the secret of the cluster: set TIDINGS_SECRET")
+    return Guard.of_secrets(tree.credentials)
+
+
+def _make_places(tree: Coordination, guard: Guard) -> None:
+    """The root first, so that nobody else makes anything there; and the record of roles, before anything is closed."""
+    tree.wait(tree.client.ensure_path_async(tree.root))
+    _set_rights(tree, (), guard)
+    record = encode(guard.record())
+    for name in top_places():
+        value, acl = record if name == ACCESS else b"", guard.acl((name,))
+        try:
+            tree.wait(tree.client.create_async(tree.path(name), value, acl))
+        except NodeExistsError:
+            if name == ACCESS:
+                _set_rights(tree, (name,), guard)
+                tree.wait(tree.client.set_async(tree.path(name), record))
+
+
+def _set_rights(tree: Coordination, parts: Parts, guard: Guard) -> None:
+    tree.wait(tree.client.set_acls_async(tree.path(*parts), guard.acl(parts)))
+
+
+def _look(tree: Coordination, guard: Guard, *, mend: bool) -> Findings:
+    nodes, wrong, foreign = 0, [], []
+    with tree.translating_errors():
+        for found in _walk(tree):
+            nodes += len(found)
+            off = [parts for parts, rights in found.items() if not _same(rights, guard.acl(parts))]
+            denied = _mend(tree, guard, off) if mend else {parts for parts in off if not found[parts]}
+            wrong += [tree.path(*parts) for parts in off if parts not in denied]
+            foreign += [tree.path(*parts) for parts in off if parts in denied]
+    return Findings(nodes, wrong, foreign)
+
+
+def _walk(tree: Coordination) -> Iterator[dict[Parts, list[ACL]]]:
+    """The rights of all nodes, many at a time, from the root on; none where we may not look."""
+    level: list[Parts] = [()]
+    while level:
+        some, level = level[:ASKED_AT_ONCE], level[ASKED_AT_ONCE:]
+        asked = {
+            parts: (tree.client.get_acls_async(tree.path(*parts)), tree.client.get_children_async(tree.path(*parts)))
+            for parts in some
+        }
+        found: dict[Parts, list[ACL]] = {}
+        for parts, (rights, children) in asked.items():
+            try:
+                found[parts] = tree.wait(rights)[0]
+                level += [(*parts, name) for name in tree.wait(children)]
+            except NoAuthError:
+                found[parts] = []
+            except NoNodeError:
+                found.pop(parts, None)  # it went meanwhile
+        yield found
+
+
+def _mend(tree: Coordination, guard: Guard, off: list[Parts]) -> set[Parts]:
+    """Give nodes their rights; those for which we have no right to do so are returned."""
+    asked = {parts: tree.client.set_acls_async(tree.path(*parts), guard.acl(parts)) for parts in off}
+    denied = set()
+    for parts, pending in asked.items():
+        try:
+            tree.wait(pending)
+        except NoAuthError:
+            denied.add(parts)
+        except NoNodeError:
+            continue
+    return denied
+
+
+def _same(found: list[ACL], wanted: list[ACL]) -> bool:
+    return {(one.perms, one.id) for one in found} == {(one.perms, one.id) for one in wanted}
