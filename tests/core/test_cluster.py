@@ -11,9 +11,7 @@ from kazoo.client import KazooClient
 
 import tidings
 from tidings.cluster import Cluster, connect
-from tidings.coordination.zookeeper import Coordination
 from tidings.errors import (
-    CoordinationDenied,
     CoordinationUnavailable,
     InvalidName,
     InvalidOption,
@@ -170,18 +168,6 @@ def test_a_dead_zookeeper_is_one_clear_sentence() -> None:
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(InvalidOption, match="no ZooKeeper address"):
         connect(address)
-
-
-def test_with_credentials_others_may_read_and_not_write(zookeeper: str, tmp_path: Path) -> None:
-    address = f"{zookeeper}/guarded"
-    with Cluster(Coordination(address, credentials="operator:secret"), logs=f"delta:{tmp_path}") as ours:
-        ours.create_stream("contacts")
-        with connect(address) as stranger:
-            assert stranger.stream("contacts").shards == 16
-            with pytest.raises(CoordinationDenied, match="check the credentials") as caught:
-                stranger.drop_stream("contacts")
-            assert "secret" not in str(caught.value)
-        ours.drop_stream("contacts")
 
 
 def test_a_session_that_ended_is_an_error_of_ours(zookeeper: str) -> None:

@@ -70,8 +70,8 @@ OWNERSHIP = (
         "owner-outlives-session",
         "the flows of a publisher that died stay its own",
         f"{CORE}/publisher/ownership.py",
-        'encode({"publisher": self._member, **record}), ephemeral=True)',
-        'encode({"publisher": self._member, **record}))',
+        'encode({"publisher": self._member, **record}), rights, ephemeral=True)',
+        'encode({"publisher": self._member, **record}), rights)',
         TAKING,
     ),
     Fault(

@@ -60,7 +60,7 @@ def show_command(
         raise refuse("name the file of the cluster's secret by --secret-file, or set TIDINGS_SECRET")
     if (application is None) == (role is None):
         raise refuse("name either an application, by --application, or a role, by --role")
-    Security(secret=secrets[0], accepted=tuple(secrets[1:]))  # or it is refused
     name = None if application is None else check_name("an application", application)
+    Security(secret=secrets[0], accepted=tuple(secrets[1:]))  # or it is refused
     for secret in secrets:
         typer.echo(application_key(secret, name) if name else role_credentials(secret, str(role)))

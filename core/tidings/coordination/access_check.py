@@ -8,7 +8,7 @@ from typing import NamedTuple
 from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
 from kazoo.security import ACL
 
-from tidings.coordination.roles import ACCESS, Guard, top_places
+from tidings.coordination.roles import ACCESS, AccessRules, top_places
 from tidings.coordination.zookeeper import Coordination, encode
 from tidings.errors import InvalidOption
 
@@ -28,7 +28,7 @@ class Findings(NamedTuple):
 
 def check_access(tree: Coordination) -> Findings:
     """Look at all nodes. Needs the secret of the cluster, by which the rights of each are known."""
-    return _look(tree, _guard(tree), mend=False)
+    return _look(tree, _rules(tree), mend=False)
 
 
 def repair_access(tree: Coordination) -> Findings:
@@ -36,12 +36,12 @@ def repair_access(tree: Coordination) -> Findings:
 
     It also closes a tree that was open. While the secret is replaced, those under the new and the old one are let in.
     """
-    guard = _guard(tree)
+    rules = _rules(tree)
     with tree.translating_errors():
-        _make_places(tree, guard)
-        nodes, wrong, foreign = _look(tree, guard, mend=True)
+        _make_places(tree, rules)
+        nodes, wrong, foreign = _look(tree, rules, mend=True)
         for _ in range(MENDING_ROUNDS):
-            again = _look(tree, guard, mend=True)
+            again = _look(tree, rules, mend=True)
             wrong = sorted({*wrong, *again.wrong})
             nodes, foreign = again.nodes, again.foreign
             if not again.wrong:
@@ -49,38 +49,38 @@ def repair_access(tree: Coordination) -> Findings:
     return Findings(nodes, wrong, foreign)
 
 
-def _guard(tree: Coordination) -> Guard:
+def _rules(tree: Coordination) -> AccessRules:
     if not tree.credentials.secrets:
         raise InvalidOption("the rights of roles are known by the secret of the cluster: set TIDINGS_SECRET")
-    return Guard.of_secrets(tree.credentials)
+    return AccessRules.of_secrets(tree.credentials)
 
 
-def _make_places(tree: Coordination, guard: Guard) -> None:
+def _make_places(tree: Coordination, rules: AccessRules) -> None:
     """The root first, so that nobody else makes anything there; and the record of roles, before anything is closed."""
     tree.wait(tree.client.ensure_path_async(tree.root))
-    _set_rights(tree, (), guard)
-    record = encode(guard.record())
+    _set_rights(tree, (), rules)
+    record = encode(rules.record())
     for name in top_places():
-        value, acl = record if name == ACCESS else b"", guard.acl((name,))
+        value, acl = record if name == ACCESS else b"", rules.acl((name,))
         try:
             tree.wait(tree.client.create_async(tree.path(name), value, acl))
         except NodeExistsError:
             if name == ACCESS:
-                _set_rights(tree, (name,), guard)
+                _set_rights(tree, (name,), rules)
                 tree.wait(tree.client.set_async(tree.path(name), record))
 
 
-def _set_rights(tree: Coordination, parts: Parts, guard: Guard) -> None:
-    tree.wait(tree.client.set_acls_async(tree.path(*parts), guard.acl(parts)))
+def _set_rights(tree: Coordination, parts: Parts, rules: AccessRules) -> None:
+    tree.wait(tree.client.set_acls_async(tree.path(*parts), rules.acl(parts)))
 
 
-def _look(tree: Coordination, guard: Guard, *, mend: bool) -> Findings:
+def _look(tree: Coordination, rules: AccessRules, *, mend: bool) -> Findings:
     nodes, wrong, foreign = 0, [], []
     with tree.translating_errors():
         for found in _walk(tree):
             nodes += len(found)
-            off = [parts for parts, rights in found.items() if not _same(rights, guard.acl(parts))]
-            denied = _mend(tree, guard, off) if mend else {parts for parts in off if not found[parts]}
+            off = [parts for parts, rights in found.items() if not _same(rights, rules.acl(parts))]
+            denied = _mend(tree, rules, off) if mend else {parts for parts in off if not found[parts]}
             wrong += [tree.path(*parts) for parts in off if parts not in denied]
             foreign += [tree.path(*parts) for parts in off if parts in denied]
     return Findings(nodes, wrong, foreign)
@@ -107,9 +107,9 @@ def _walk(tree: Coordination) -> Iterator[dict[Parts, list[ACL]]]:
         yield found
 
 
-def _mend(tree: Coordination, guard: Guard, off: list[Parts]) -> set[Parts]:
+def _mend(tree: Coordination, rules: AccessRules, off: list[Parts]) -> set[Parts]:
     """Give nodes their rights; those for which we have no right to do so are returned."""
-    asked = {parts: tree.client.set_acls_async(tree.path(*parts), guard.acl(parts)) for parts in off}
+    asked = {parts: tree.client.set_acls_async(tree.path(*parts), rules.acl(parts)) for parts in off}
     denied = set()
     for parts, pending in asked.items():
         try:

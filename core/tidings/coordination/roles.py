@@ -103,7 +103,7 @@ def _matches(pattern: Sequence[str], parts: Sequence[str]) -> bool:
     return all(wanted in ("*", part) for wanted, part in zip(pattern, parts, strict=True))
 
 
-class Guard:
+class AccessRules:
     """Says which rights a new node of a closed tree has. `record` is what the tree says of its roles."""
 
     def __init__(self, record: Mapping[str, Any], credentials: Credentials) -> None:
@@ -117,8 +117,8 @@ class Guard:
             self._roles[role] = sorted({*noted, *credentials.identities(role)})
 
     @classmethod
-    def of_secrets(cls, credentials: Credentials) -> Guard:
-        """The guard of a tree that knows our secrets, and no others."""
+    def of_secrets(cls, credentials: Credentials) -> AccessRules:
+        """The rules of a tree that knows our secrets, and no others."""
         return cls({}, credentials)
 
     def record(self) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Auth, Connect
 from kazoo.security import ACL
 
-from tidings.coordination.roles import ACCESS, Guard, top_places
+from tidings.coordination.roles import ACCESS, AccessRules, top_places
 from tidings.coordination.tls import TlsHandler, ZooKeeperTls
 from tidings.errors import CoordinationDenied, CoordinationUnavailable, ForeignValue, InvalidName, InvalidOption
 from tidings.hosts import is_loopback
@@ -139,7 +139,7 @@ class Coordination:
                 "check the address, or start one with `tidings zookeeper`"
             )
         try:
-            self._guard = self._find_guard()
+            self._rules = self._find_rules()
         except BaseException:
             self._give_up()
             raise
@@ -152,7 +152,7 @@ class Coordination:
     @property
     def closed(self) -> bool:
         """Whether only those whom the cluster knows are let in; else everybody may do everything."""
-        return self._guard is not None
+        return self._rules is not None
 
     @property
     def afterlife(self) -> float:
@@ -189,7 +189,7 @@ class Coordination:
 
     def acl(self, *parts: str) -> list[ACL] | None:
         """The rights that a new node at this place has; None in a tree where everybody may do everything."""
-        return self._guard.acl(parts) if self._guard else None
+        return self._rules.acl(parts) if self._rules else None
 
     def create(self, value: dict[str, Any], *parts: str, ephemeral: bool = False) -> bool:
         """Put a value where there is none; False, and nothing changed, if there is one.
@@ -317,7 +317,7 @@ class Coordination:
                 self.hosts,
             )
 
-    def _find_guard(self) -> Guard | None:
+    def _find_rules(self) -> AccessRules | None:
         """Who may do what here; None if the tree is open to everybody. A new tree is closed by who has the secret."""
         place = self.path(ACCESS)
         with self.translating_errors():
@@ -329,12 +329,12 @@ class Coordination:
                     "cluster, an application's key, or TIDINGS_ZOOKEEPER_CREDENTIALS; see `tidings keys`"
                 ) from None
             if found is not None:
-                return Guard(decode(place, found[0]) or {}, self.credentials)
+                return AccessRules(decode(place, found[0]) or {}, self.credentials)
             if not self.credentials.passwords:
                 return None
             if self.credentials.secrets and self.wait(self._client.exists_async(self.root)) is None:
                 self._close_new_tree()
-                return self._find_guard()
+                return self._find_rules()
         return None
 
     def _close_new_tree(self) -> None:
@@ -343,13 +343,13 @@ class Coordination:
         if operator.role != self.credentials.role:
             with contextlib.closing(self._as(operator)):
                 return
-        guard = Guard.of_secrets(operator)
+        rules = AccessRules.of_secrets(operator)
         self.wait(self._client.ensure_path_async(self.root.rpartition("/")[0] or "/"))
         making = self._client.transaction()
-        making.create(self.root, b"", guard.acl(()))
+        making.create(self.root, b"", rules.acl(()))
         for name in top_places():
-            value = encode(guard.record()) if name == ACCESS else b""
-            making.create(self.path(name), value, guard.acl((name,)))
+            value = encode(rules.record()) if name == ACCESS else b""
+            making.create(self.path(name), value, rules.acl((name,)))
         results = self.wait(making.commit_async())
         for result in results:
             if isinstance(result, KazooException) and not isinstance(result, NodeExistsError | RolledBackError):

@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kazoo.security import make_digest_acl_credential
-
 from tidings.errors import InvalidOption
 from tidings.identity.keys import application_key, application_password, member_password, role_password
 
@@ -81,6 +79,8 @@ def digest(credentials: str) -> str:
     >>> digest("super:test")
     'super:D/InIHSb7yEEbrWz8b9l71RjZJU='
     """
+    from kazoo.security import make_digest_acl_credential  # a command that needs no ZooKeeper need not wait for it
+
     named: str = make_digest_acl_credential(*credentials.split(":", 1))
     return named
 

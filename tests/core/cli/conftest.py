@@ -13,6 +13,7 @@ import pytest
 from tests.support.commands import Result, Run
 from tidings.cli import main
 from tidings.cluster import Cluster, connect
+from tidings.identity.environment import APPLICATION_KEY, CREDENTIALS, INSECURE, SECRET
 from tidings.publisher.publisher import Publisher
 
 
@@ -21,7 +22,7 @@ def address(zookeeper: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """A cluster of the test's own, as the environment names it; the test's folder is the working directory."""
     address = f"{zookeeper}/{uuid.uuid4()}"
     monkeypatch.setenv("TIDINGS_ZOOKEEPER", address)
-    for name in ("TIDINGS_ZOOKEEPER_CREDENTIALS", "TIDINGS_SECRET", "TIDINGS_APPLICATION_KEY"):
+    for name in (CREDENTIALS, SECRET, APPLICATION_KEY, f"{SECRET}_FILE", f"{APPLICATION_KEY}_FILE", INSECURE):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return address

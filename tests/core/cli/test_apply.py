@@ -222,7 +222,7 @@ def test_credentials_do_not_go_where_a_file_says_that_was_only_found_above(
     (tmp_path / "tidings.yml").write_text(
         f"zookeeper: {address}\nstreams: {{a: {{log: delta:a}}}}\npipelines: {{p: {{input: a, stage: latest}}}}\n"
     )
-    refusal = f"TIDINGS_ZOOKEEPER_CREDENTIALS are not sent to {address}, since {tmp_path}/tidings.yml was found in a "
+    refusal = f"our credentials are not sent to {address}, since {tmp_path}/tidings.yml was found in a "
     (tmp_path / "below").mkdir()
     monkeypatch.chdir(tmp_path / "below")
     assert refusal in run(*command).err
