@@ -200,7 +200,7 @@ LEASE = (
     Fault(
         "lease-as-asked-for",
         "a lease counts on a longer session than ZooKeeper grants",
-        f"{CORE}/coordination/zookeeper.py",
+        f"{CORE}/coordination/session.py",
         "self.session_timeout = answer[0].time_out / 1000",
         "pass",
         ("tests/core/coordination/test_zookeeper.py",),

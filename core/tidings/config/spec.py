@@ -28,7 +28,7 @@ from tidings.applications import Application, check_start, start_problems
 from tidings.config.units import parse_duration, parse_size
 from tidings.config.validation import explain
 from tidings.config.yaml_lines import Key, Mistakes, read
-from tidings.coordination.zookeeper import split_address
+from tidings.coordination.session import split_address
 from tidings.errors import InvalidConfig, InvalidOption, TidingsError
 from tidings.filters import parse as parse_filter
 from tidings.log_checks import check_claims

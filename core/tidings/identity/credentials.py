@@ -13,8 +13,9 @@ Every application is also a *member*: that is what may read what all application
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tidings.errors import InvalidOption
 from tidings.identity.keys import application_key, application_password, member_password, role_password
@@ -56,6 +57,11 @@ class Credentials:
     def role(self) -> str:
         """What ZooKeeper knows us as, for people."""
         return self.passwords[0].partition(":")[0] if self.passwords else "anonymous"
+
+    def known_to(self, record: Mapping[str, Any]) -> bool:
+        """Whether a cluster that says this of its roles knows ours."""
+        names = {digest(one) for one in self.passwords}
+        return any(isinstance(those, list) and not names.isdisjoint(map(str, those)) for those in record.values())
 
     def identities(self, role: str) -> list[str]:
         """How ZooKeeper names a role that our secrets know."""

@@ -311,3 +311,12 @@ def test_whoever_comes_first_with_the_secret_closes_a_new_tree(address: str) -> 
         assert tree.closed
     with contextlib.closing(Coordination(deep, credentials=Credentials.of_secrets([SECRET]))) as tree:
         assert check_access(tree).wrong == []
+
+
+def test_a_tree_that_somebody_else_has_made_is_not_taken_for_ours(zookeeper: str, address: str) -> None:
+    with client_of(address, ANONYMOUS) as squatter:
+        squatter.create(f"/{address.partition('/')[2]}")
+        squatter.create(f"/{address.partition('/')[2]}/access", b'{"version": 1, "operator": ["operator:theirs"]}')
+    for ours in (Credentials.of_secrets([SECRET]), key("cache").credentials(), viewer()):
+        with pytest.raises(CoordinationDenied, match="does not know us"):
+            Coordination(address, credentials=ours)
