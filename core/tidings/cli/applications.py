@@ -11,7 +11,7 @@ import typer
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, duration, filter_text, starting
 from tidings.cli.options import Application as Name
 from tidings.cli.output import emit, note, print_fields, print_table, refuse, warn, warnings_told
-from tidings.errors import ForeignValue, TidingsError, UnknownApplication
+from tidings.errors import CoordinationDenied, ForeignValue, TidingsError, UnknownApplication
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -150,8 +150,8 @@ def _subscribers(cluster: Cluster, application: str) -> list[dict[str, Any]]:
     for id in cluster.coordination.children(*place):
         try:
             value = cluster.coordination.read(*place, id)
-        except ForeignValue as error:
-            warn(str(error))
+        except (ForeignValue, CoordinationDenied) as error:
+            warn(f"subscriber {id!r} is left out: {error}")
             continue
         if value is not None:
             found.append({"id": id, **value})

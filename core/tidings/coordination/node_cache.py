@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
 from tidings.coordination.zookeeper import Coordination, decode
@@ -84,7 +84,10 @@ class NodeCache:
             asked = {path: self._coordination.client.get_async(path, watch=watched[path]) for path in there}
             for path, one in asked.items():
                 with contextlib.suppress(NoNodeError):  # gone meanwhile: read again when it is wanted
-                    watched[path].note(self._decoded(path, *wait(one)))
+                    try:
+                        watched[path].note(self._decoded(path, *wait(one)))
+                    except NoAuthError:
+                        watched[path].note(self._unreadable(path))
 
     def forget(self) -> None:
         """Ask ZooKeeper again for everything."""
@@ -119,7 +122,16 @@ class NodeCache:
         except NoNodeError:
             # A watch on a node that is not there is set by `exists` only.
             return self._value(path, watch) if self._exists(path, watch) else None
+        except NoAuthError:
+            self._exists(path, watch)
+            return self._unreadable(path)
         return self._decoded(path, raw, stat)
+
+    def _unreadable(self, path: str) -> None:
+        """Whoever may make a node can keep all others from it; that must not stop what is done about the others."""
+        logger.warning(
+            "what ZooKeeper holds at %s may not be read by us, and is left alone: see `tidings doctor`", path
+        )
 
     def _children(self, path: str, watch: Callable[[WatchedEvent], None]) -> list[str]:
         try:

@@ -187,7 +187,7 @@ def _check_rights(tree: Coordination, *, repair: bool) -> Check:
     findings = repair_access(tree) if repair else check_access(tree)
     if findings.foreign:
         found = f"{_some(findings.foreign)} may be mended by others only"
-        return Check("roles", False, found, "Delete them as the superuser of ZooKeeper.")
+        return Check("roles", False, found, "Delete them, or mend them as the superuser of ZooKeeper.")
     if findings.wrong and not repair:
         found = f"{_some(findings.wrong)} of {findings.nodes:,} have other rights than they should"
         return Check("roles", False, found, f"Run '{mending}'.")

@@ -320,3 +320,21 @@ def test_a_tree_that_somebody_else_has_made_is_not_taken_for_ours(zookeeper: str
     for ours in (Credentials.of_secrets([SECRET]), key("cache").credentials(), viewer()):
         with pytest.raises(CoordinationDenied, match="does not know us"):
             Coordination(address, credentials=ours)
+
+
+def test_a_subscriber_that_keeps_all_others_from_its_registration_harms_nobody(running: Cluster, address: str) -> None:
+    own = key("cache").credentials()
+    with client_of(address, own) as hostile:
+        name = own.passwords[0].partition(":")[2]
+        hidden = running.coordination.path("applications", "cache", "subscribers", "hidden")
+        hostile.create(hidden, b"{}", [make_digest_acl("application", name, all=True)])
+    notes = Notes()
+    with (
+        connect(address, security=key("other")) as cluster,
+        cluster.subscribe("other", notes),
+        connect(address, credentials=producer()) as driver,
+        driver.stream("contacts").producer() as sending,
+    ):
+        eventually(lambda: sending.publish("bob").result(10) is not None and notes.objects, timeout=20)
+    assert check_access(running.coordination).foreign == [hidden]
+    running.drop_application("cache")  # an operator can still do so
