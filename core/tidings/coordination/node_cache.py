@@ -16,7 +16,7 @@ from kazoo.exceptions import NoAuthError, NoNodeError
 from kazoo.protocol.states import WatchedEvent
 
 from tidings.coordination.zookeeper import Coordination, decode
-from tidings.errors import ForeignValue
+from tidings.errors import CoordinationDenied, ForeignValue
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -34,8 +34,16 @@ class NodeCache:
         self._lock = threading.Lock()
 
     def value(self, *parts: str) -> dict[str, Any] | None:
-        """The JSON value at a place, or None."""
-        return self._read("value", self._value, *parts)
+        """The JSON value at a place, or None; None too if we may not read it, which is told once.
+
+        Whoever may make a node can keep all others from it, and that must not stop what is done about the others. It is
+        asked for each time, since ZooKeeper announces no change of it.
+        """
+        try:
+            return self._read("value", self._value, *parts)
+        except CoordinationDenied:
+            self._complain(self._coordination.path(*parts), "we may not read it")
+            return None
 
     def parsed(self, parse: Callable[[dict[str, Any]], T], *parts: str) -> T | None:
         """What `parse` makes of the value at a place; None if there is none, or it makes no sense, which is told once.
@@ -48,10 +56,7 @@ class NodeCache:
         try:
             found = parse(value)
         except Exception as error:  # noqa: BLE001 - whatever is in there
-            complaint = f"{type(error).__name__}: {error}"[:500]
-            if self._complaints.get(path) != complaint:
-                logger.warning("what ZooKeeper holds at %s is left alone: %s; mend it, or delete it", path, complaint)
-            self._complaints[path] = complaint
+            self._complain(path, f"{type(error).__name__}: {error}"[:500])
             return None
         self._complaints.pop(path, None)
         return found
@@ -78,16 +83,17 @@ class NodeCache:
         with self._coordination.translating_errors():
             watched = {path: _Watch(self, ("value", path)) for path in unknown}
             asked = {path: self._coordination.client.exists_async(path, watch=watched[path]) for path in unknown}
-            there = [path for path, one in asked.items() if wait(one) is not None]
-            for path in set(unknown) - set(there):
-                watched[path].note(None)
+            there = []
+            for path, one in asked.items():
+                with contextlib.suppress(NoAuthError):  # told when it is wanted
+                    if wait(one) is None:
+                        watched[path].note(None)
+                    else:
+                        there.append(path)
             asked = {path: self._coordination.client.get_async(path, watch=watched[path]) for path in there}
             for path, one in asked.items():
                 with contextlib.suppress(NoNodeError):  # gone meanwhile: read again when it is wanted
-                    try:
-                        watched[path].note(self._decoded(path, *wait(one)))
-                    except NoAuthError:
-                        watched[path].note(self._unreadable(path))
+                    watched[path].note(self._decoded(path, *wait(one)))
 
     def forget(self) -> None:
         """Ask ZooKeeper again for everything."""
@@ -107,6 +113,11 @@ class NodeCache:
         watch.note(value)
         return value
 
+    def _complain(self, path: str, complaint: str) -> None:
+        if self._complaints.get(path) != complaint:
+            logger.warning("what ZooKeeper holds at %s is left alone: %s; mend it, or delete it", path, complaint)
+        self._complaints[path] = complaint
+
     def _decoded(self, path: str, raw: bytes, stat: Any) -> dict[str, Any] | None:
         with self._lock:
             self._versions[path] = stat.version
@@ -122,16 +133,7 @@ class NodeCache:
         except NoNodeError:
             # A watch on a node that is not there is set by `exists` only.
             return self._value(path, watch) if self._exists(path, watch) else None
-        except NoAuthError:
-            self._exists(path, watch)
-            return self._unreadable(path)
         return self._decoded(path, raw, stat)
-
-    def _unreadable(self, path: str) -> None:
-        """Whoever may make a node can keep all others from it; that must not stop what is done about the others."""
-        logger.warning(
-            "what ZooKeeper holds at %s may not be read by us, and is left alone: see `tidings doctor`", path
-        )
 
     def _children(self, path: str, watch: Callable[[WatchedEvent], None]) -> list[str]:
         try:

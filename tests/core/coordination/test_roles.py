@@ -19,6 +19,7 @@ from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.coordination.roles import PLACES, rights_at
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import CoordinationDenied, InvalidOption
+from tidings.flow_status import status
 from tidings.handlers import Handler
 from tidings.identity.credentials import ANONYMOUS, Credentials, role_credentials
 from tidings.identity.keys import application_key
@@ -322,7 +323,9 @@ def test_a_tree_that_somebody_else_has_made_is_not_taken_for_ours(zookeeper: str
             Coordination(address, credentials=ours)
 
 
-def test_a_subscriber_that_keeps_all_others_from_its_registration_harms_nobody(running: Cluster, address: str) -> None:
+def test_a_subscriber_that_keeps_all_others_from_its_registration_harms_nobody(
+    running: Cluster, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
     own = key("cache").credentials()
     with client_of(address, own) as hostile:
         name = own.passwords[0].partition(":")[2]
@@ -336,5 +339,8 @@ def test_a_subscriber_that_keeps_all_others_from_its_registration_harms_nobody(r
         driver.stream("contacts").producer() as sending,
     ):
         eventually(lambda: sending.publish("bob").result(10) is not None and notes.objects, timeout=20)
+        eventually(lambda: {(one.state, one.lag) for one in status(running, application="cache")} == {("running", 0)})
+    assert f"{hidden} is left alone: we may not read it" in caplog.text
+    assert "cannot be placed" not in caplog.text
     assert check_access(running.coordination).foreign == [hidden]
     running.drop_application("cache")  # an operator can still do so
