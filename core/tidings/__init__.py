@@ -16,6 +16,7 @@ from tidings.runtime.zookeeper_server import embedded
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster, connect
+    from tidings.coordination.tls import ZooKeeperTls
     from tidings.datamarkers import Datamarker
     from tidings.flows import Flow
     from tidings.handlers import Handler
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tidings.streams import Stream
     from tidings.subscriber.subscriber import Subscriber
     from tidings.updates import Update
+    from tidings.wire.security import Security
 
 __version__ = "0.1.0"
 
@@ -44,6 +46,8 @@ _HOMES = {
     "Flow": "flows",
     "Datamarker": "datamarkers",
     "Update": "updates",
+    "Security": "wire.security",
+    "ZooKeeperTls": "coordination.tls",
 }
 
 __all__ = [
@@ -57,10 +61,12 @@ __all__ = [
     "Positions",
     "Producer",
     "Publisher",
+    "Security",
     "Stream",
     "Subscriber",
     "TidingsError",
     "Update",
+    "ZooKeeperTls",
     "configure",
     "connect",
     "embedded",
