@@ -27,10 +27,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from tidings.cluster import Cluster
 from tidings.errors import UnknownApplication
 from tidings.names import check_name
-from tidings.wire.bearers import Bearers
 from tidings.wire.security import OPEN, Security
 from tidings_thialfi.gateway.acceptor import Acceptor
 from tidings_thialfi.gateway.addresses import Addresses
+from tidings_thialfi.gateway.bearers import Bearers
 from tidings_thialfi.gateway.channels import SHUTDOWN
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.flow_handler import FlowHandler
