@@ -45,7 +45,7 @@ from tidings_thialfi.gateway.outbound import Outbound
 from tidings_thialfi.gateway.presence import Presence
 from tidings_thialfi.gateway.rates import Rates
 from tidings_thialfi.gateway.readiness import Readiness
-from tidings_thialfi.gateway.registry import Places, Registry, gateways_of
+from tidings_thialfi.gateway.registry import GATEWAYS, Places, Registry, gateways_of
 from tidings_thialfi.gateway.relay import Watchers
 from tidings_thialfi.gateway.routes import Routes
 from tidings_thialfi.gateway.sessions import Sessions
@@ -106,7 +106,8 @@ class Gateway:
         secret = self.place.peer_secret
         identity = read(cluster, service).identity
         guard = Guard(hooks)
-        rates = Rates(self.options)
+        self._rates = Rates(self.options)
+        self._rates.share(time.monotonic(), 1 + len(cluster.coordination.children(PLACE, service, GATEWAYS)))
         self._addresses = Addresses(self.options.trusted_proxies)
         watchers = Watchers()
         self._notifications = cluster.stream(notifications_of(service))
@@ -123,7 +124,7 @@ class Gateway:
             options=self.options,
             metrics=self.metrics,
             guard=guard,
-            rates=rates,
+            rates=self._rates,
         )
         # Before any client comes: what is said from now on is heard later.
         self._inbound.revoked = Revocations(cluster.coordination.children(PLACE, service, REVOKED))
@@ -144,7 +145,7 @@ class Gateway:
             trunks=Bearers(trunk_tokens),
             peers=Bearers([secret] if secret else ()),
             addresses=self._addresses,
-            rates=rates,
+            rates=self._rates,
             guarded=guard.on,
             serve_metrics=serve_metrics,
         )
@@ -260,6 +261,7 @@ class Gateway:
             self._dispatcher.revoke(Revocations(places.revoked))
         for whose, _ in filter(None, map(parsed, places.disconnected - self._places.disconnected)):
             self._dispatcher.disconnect(whose)
+        self._rates.share(time.monotonic(), max(1, len(places.urls)))
         self._places = places
         self._dispatcher.flows_placed(places.holders, places.urls)
 

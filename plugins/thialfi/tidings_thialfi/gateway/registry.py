@@ -27,6 +27,7 @@ from tidings_thialfi.protocol.stream_schema import notifications_of
 from tidings_thialfi.revocations import DISCONNECTED, REVOKED
 from tidings_thialfi.service import PLACE
 
+GATEWAYS = "gateways"
 LOOK_INTERVAL_S = 1.0  # a look is taken even if ZooKeeper has announced no change
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class Registry:
         self, coordination: Coordination, service: str, id: str, url: str, shards: int, placed: Callable[[Places], None]
     ) -> None:
         self._service = (PLACE, service)
-        self._gateways = (*self._service, "gateways")
+        self._gateways = (*self._service, GATEWAYS)
         self._record = {"url": url, "pid": os.getpid()}
         self._flows = [Flow(gateways_of(service), notifications_of(service), shard) for shard in range(shards)]
         self._placed = placed
