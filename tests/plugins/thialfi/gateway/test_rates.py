@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -10,15 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gateway_scene import PATIENCE, Client, Process, Scene, online, scene_of
+from tests.support.gateway_scene import PATIENCE, SERVICE, Client, Process, Scene, online, scene_of
 from tests.support.proxy import Proxy
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually
+from tidings_thialfi.gateway.gateway import Gateway
 from tidings_thialfi.gateway.options import GatewayOptions
 from tidings_thialfi.gateway.rates import BURST_S, Amount, Rates, entries_of
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import parse_client
+from tidings_thialfi.protocol.tokens import TokenKeys
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +164,17 @@ def test_gateways_share_what_all_clients_may_say_and_one_that_is_cut_off_keeps_i
         second.end()
     assert eventually(lambda: allowed(first) == said.format(whole))
     first.end()
+
+
+def test_a_gateway_that_starts_knows_its_share_before_it_is_one_of_them(scene: Scene) -> None:
+    other = scene.gateway("g-other")
+    made = Gateway(scene.cluster, SERVICE, TokenKeys.load(scene.keys), options=GatewayOptions(total_entries=10))
+    now = time.monotonic()
+    made._rates.take(now, Amount(100), {"total": ""})
+    over = made._rates.take(now, Amount(1), {"total": ""})
+    assert over is not None
+    assert over.reason == "all clients of this gateway may say 5 entries a second"
+    other.end()
 
 
 def test_what_is_refused_is_not_counted_against_others() -> None:
