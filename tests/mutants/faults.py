@@ -1511,4 +1511,138 @@ COLLECTING = (
     ),
 )
 
-FAULTS = (*OWNERSHIP, *LEASE, *SUBSCRIBER, *PUBLISHER, *LOG, *PIPELINES, *MATCHING, *COLLECTING)
+GATE = "tests/plugins/thialfi/gateway"
+
+CROWD = (
+    Fault(
+        "polls-not-counted",
+        "one address has as many clients that poll, and rows for them, as it likes",
+        f"{THIALFI}/gateway/polls.py",
+        'if self._quota.accept(made.counted or ""):',
+        "if False:",
+        _of(f"{GATE}/test_crowd.py", "test_clients_that_poll_count_for_their_address_as_long_as_they_are_online"),
+    ),
+    Fault(
+        "all-pollers-looked-at-for-each",
+        "the event loop stands still while thousands of clients that poll are forgotten",
+        f"{THIALFI}/gateway/polls.py",
+        "for client in channel.clients:",
+        "for client in list(self._by_client):",
+        _of(f"{GATE}/test_polls.py", "test_those_who_have_stopped_polling_are_found_in_one_look"),
+    ),
+    Fault(
+        "large-body-read",
+        "a body is read although its head says that it is too large",
+        f"{THIALFI}/gateway/bodies.py",
+        "if (request.content_length or 0) > most:",
+        "if False:",
+        _of(f"{GATE}/test_crowd.py", "test_a_body_that_is_too_large_for_a_poll_is_refused_unread"),
+    ),
+    Fault(
+        "body-without-end-read",
+        "a body that does not say its size fills the memory, and stops the event loop when it is parsed",
+        f"{THIALFI}/gateway/bodies.py",
+        "if len(body) > most:",
+        "if False:",
+        _of(f"{GATE}/test_crowd.py", "test_a_body_that_does_not_say_its_size_is_read_no_further_than_a_poll_may_be"),
+    ),
+    Fault(
+        "silent-sockets-not-counted",
+        "one address takes all files of a gateway",
+        f"{THIALFI}/gateway/acceptor.py",
+        "if self._quota.accept(address, shared=self._addresses.trusts(str(place[0]))):",
+        "if False:",
+        _of(f"{GATE}/test_crowd.py", "test_silent_sockets_of_one_address_take_no_room_from_others"),
+    ),
+    Fault(
+        "silent-sockets-waited-for",
+        "who connects and says nothing stays",
+        f"{THIALFI}/gateway/acceptor.py",
+        "call_later(self._patience, self.force_close)",
+        "call_later(3600.0, self.force_close)",
+        _of(f"{GATE}/test_crowd.py", "test_a_request_that_does_not_come_is_not_waited_for"),
+    ),
+    Fault(
+        "poll-by-token-alone",
+        "who has stolen a token polls with it, and hooks are not asked",
+        f"{THIALFI}/gateway/polls.py",
+        "if found is None and not self._keyed:",
+        "if found is None:",
+        _of(f"{GATE}/test_hooks.py", "test_a_poll_goes_on_with_a_channel_by_its_key_and_not_by_a_token"),
+    ),
+    Fault(
+        "renewed-for-ever",
+        "a token that has expired is as good as one that has not",
+        f"{THIALFI}/gateway/inbound.py",
+        "if self._keys.expired_for(old) > self._options.renew_within:",
+        "if False:",
+        _of(f"{GATE}/test_revocations.py", "test_a_token_that_expired_too_long_ago_is_not_renewed"),
+    ),
+    Fault(
+        "renewed-without-asking",
+        "a user keeps what hooks would refuse it now",
+        f"{THIALFI}/gateway/inbound.py",
+        "sync = forgotten or (renewed and self._guard.on)",
+        "sync = forgotten",
+        _of(f"{GATE}/test_hooks.py", "test_hooks_are_asked_again_for_everything_when_a_token_is_renewed"),
+    ),
+    Fault(
+        "revoked-token-taken",
+        "a token that was revoked opens what it did",
+        f"{THIALFI}/gateway/inbound.py",
+        "if self.revoked.cover(token, message.token):",
+        "if False:",
+        _of(f"{GATE}/test_revocations.py", "test_one_token_is_revoked_and_the_next_of_its_client_is_not"),
+    ),
+    Fault(
+        "revoked-token-renewed",
+        "a token that was revoked is exchanged for a good one",
+        f"{THIALFI}/gateway/inbound.py",
+        "if old is not None and message.token is not None and self.revoked.cover(old, message.token):",
+        "if False:",
+        _of(
+            f"{GATE}/test_revocations.py",
+            "test_a_client_that_is_revoked_is_sent_away_and_its_token_opens_nothing_more",
+        ),
+    ),
+    Fault(
+        "entries-counted-as-messages",
+        "forty messages become more than a hundred thousand rows",
+        f"{THIALFI}/gateway/inbound.py",
+        "amount = Amount(entries_of(message), len(text))",
+        "amount = Amount(1, len(text))",
+        _of(
+            f"{GATE}/test_rates.py",
+            "test_a_clients_entries_are_counted_over_its_connections",
+        ),
+    ),
+    Fault(
+        "entries-of-a-connection",
+        "who connects again may say as much again",
+        f"{THIALFI}/gateway/inbound.py",
+        'own: dict[str, Hashable] = {"client": session.client}',
+        'own: dict[str, Hashable] = {"client": id(session)}',
+        _of(f"{GATE}/test_rates.py", "test_a_clients_entries_are_counted_over_its_connections"),
+    ),
+    Fault(
+        "gateways-share-nothing",
+        "the more gateways there are, the more the stage and its log have to bear",
+        f"{THIALFI}/gateway/gateway.py",
+        "self._rates.share(time.monotonic(), max(1, len(places.urls)))",
+        "pass",
+        _of(
+            f"{GATE}/test_rates.py",
+            "test_gateways_share_what_all_clients_may_say_and_one_that_is_cut_off_keeps_its_share",
+        ),
+    ),
+    Fault(
+        "newcomer-takes-the-whole",
+        "a gateway that starts believes that it is alone",
+        f"{THIALFI}/gateway/gateway.py",
+        "1 + len(cluster.coordination.children(PLACE, service, GATEWAYS))",
+        "1",
+        _of(f"{GATE}/test_rates.py", "test_a_gateway_that_starts_knows_its_share_before_it_is_one_of_them"),
+    ),
+)
+
+FAULTS = (*OWNERSHIP, *LEASE, *SUBSCRIBER, *PUBLISHER, *LOG, *PIPELINES, *MATCHING, *COLLECTING, *CROWD)

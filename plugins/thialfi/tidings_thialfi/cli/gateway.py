@@ -158,8 +158,8 @@ def gateway_command(
     user_bytes: Annotated[Any, _bytes("of all clients of a user")] = f"{DEFAULTS.user_bytes // 2**20}MiB",
     address_entries: Annotated[int, _entries("of all clients of an address")] = DEFAULTS.address_entries,
     address_bytes: Annotated[Any, _bytes("of all clients of an address")] = f"{DEFAULTS.address_bytes // 2**20}MiB",
-    total_entries: Annotated[int, _entries("of all clients")] = DEFAULTS.total_entries,
-    total_bytes: Annotated[Any, _bytes("of all clients")] = f"{DEFAULTS.total_bytes // 2**20}MiB",
+    total_entries: Annotated[int, _entries("of all clients, at all gateways")] = DEFAULTS.total_entries,
+    total_bytes: Annotated[Any, _bytes("of all clients, at all gateways")] = f"{DEFAULTS.total_bytes // 2**20}MiB",
     max_connections: Annotated[
         int, typer.Option(metavar="N", min=1, help="Connections in all.")
     ] = DEFAULTS.max_connections,

@@ -26,10 +26,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from tidings.cluster import Cluster
 from tidings.names import check_name
-from tidings.wire.bearers import Bearers
 from tidings.wire.security import OPEN, Security
 from tidings_thialfi.gateway.acceptor import Acceptor
 from tidings_thialfi.gateway.addresses import Addresses
+from tidings_thialfi.gateway.bearers import Bearers
 from tidings_thialfi.gateway.channels import SHUTDOWN
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.flow_handler import FlowHandler
@@ -48,7 +48,7 @@ from tidings_thialfi.gateway.registry import Places, Registry
 from tidings_thialfi.gateway.relay import Watchers
 from tidings_thialfi.gateway.routes import Routes
 from tidings_thialfi.gateway.sessions import Sessions
-from tidings_thialfi.places import PLACE, REVOKED, gateways_of
+from tidings_thialfi.places import GATEWAYS, PLACE, REVOKED, gateways_of
 from tidings_thialfi.protocol.messages import FromService
 from tidings_thialfi.protocol.stream_schema import notifications_of, operations_of
 from tidings_thialfi.protocol.tokens import TokenKeys
@@ -106,7 +106,8 @@ class Gateway:
         secret = self.place.peer_secret
         identity = read(cluster, service).identity
         guard = Guard(hooks)
-        rates = Rates(self.options)
+        self._rates = Rates(self.options)
+        self._rates.share(time.monotonic(), 1 + len(cluster.coordination.children(PLACE, service, GATEWAYS)))
         self._addresses = Addresses(self.options.trusted_proxies)
         watchers = Watchers()
         self._notifications = cluster.stream(notifications_of(service))
@@ -123,7 +124,7 @@ class Gateway:
             options=self.options,
             metrics=self.metrics,
             guard=guard,
-            rates=rates,
+            rates=self._rates,
         )
         # Before any client comes: what is said from now on is heard later.
         self._inbound.revoked = Revocations(cluster.coordination.children(PLACE, service, REVOKED))
@@ -144,7 +145,7 @@ class Gateway:
             trunks=Bearers(trunk_tokens),
             peers=Bearers([secret] if secret else ()),
             addresses=self._addresses,
-            rates=rates,
+            rates=self._rates,
             guarded=guard.on,
             serve_metrics=serve_metrics,
         )
@@ -255,6 +256,7 @@ class Gateway:
             self._dispatcher.revoke(Revocations(places.revoked))
         for whose, _ in filter(None, map(parsed, places.disconnected - self._places.disconnected)):
             self._dispatcher.disconnect(whose)
+        self._rates.share(time.monotonic(), max(1, len(places.urls)))
         self._places = places
         self._dispatcher.flows_placed(places.holders, places.urls)
 

@@ -14,9 +14,9 @@ from aiohttp import WSMsgType, web
 from tidings.errors import InvalidUpdate, TidingsError
 from tidings.metrics import encoder_for
 from tidings.producers import AsyncProducer
-from tidings.wire.bearers import Bearers
 from tidings_thialfi.gateway.acceptor import CountedConnection
 from tidings_thialfi.gateway.addresses import Addresses, counted
+from tidings_thialfi.gateway.bearers import Bearers
 from tidings_thialfi.gateway.bodies import read_body
 from tidings_thialfi.gateway.channels import MALFORMED, Pipe, SocketChannel
 from tidings_thialfi.gateway.connection_limits import AddressQuota, Origins

@@ -39,7 +39,7 @@ class GatewayOptions:
     | `entries`, `bytes` | 2,000, 256 KiB | of one client's messages, a second; 20 times as much at once, as all below |
     | `user_entries`, `user_bytes` | 5,000, 1 MiB | of all clients of a user here |
     | `address_entries`, `address_bytes` | 5,000, 1 MiB | of all clients of an address |
-    | `total_entries`, `total_bytes` | 50,000, 32 MiB | of all clients |
+    | `total_entries`, `total_bytes` | 50,000, 32 MiB | of all clients at all gateways, which have equal parts of it |
     | `max_connections` | 20,000 | connections in all |
     | `max_per_address` | 1,000 | connections from one address, and as many clients of it that poll; IPv6 by /64 |
     | `trusted_proxies` | none | networks of proxies that say in `X-Forwarded-For` whom they forward |

@@ -3,6 +3,8 @@
 An entry is what becomes a row, as a registration or an acknowledgement does; a message counts as one at least. What a
 client acknowledges because it was told of it is not counted against it, nor against its user. What is counted of a
 client or an address outlives its connections, and is forgotten when it would not make a difference.
+
+What all together may say is for the stage and its log, which all gateways share: each takes an equal part of it.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ class Rates:
             "client": Amount(options.entries, options.bytes),
             "user": Amount(options.user_entries, options.user_bytes),
             "address": Amount(options.address_entries, options.address_bytes),
-            "total": Amount(options.total_entries, options.total_bytes),
         }
+        self._total = self._most["total"] = Amount(options.total_entries, options.total_bytes)
         self._buckets: OrderedDict[tuple[str, Hashable], tuple[Bucket, Bucket]] = OrderedDict()
 
     def take(self, now: float, amount: Amount, whose: Mapping[str, Hashable]) -> RateExceeded | None:
@@ -75,6 +77,12 @@ class Rates:
         for bucket, count in found:
             bucket.spend(count)
         return None
+
+    def share(self, now: float, gateways: int) -> None:
+        """So many gateways share what all together may say."""
+        self._most["total"] = Amount(*(max(1, most // gateways) for most in self._total))
+        for bucket, most in zip(self._of("total", ""), self._most["total"], strict=True):
+            bucket.resize(now, most, BURST_S * most)
 
     def sweep(self, now: float) -> None:
         """Forget those of whom nothing was counted for a while."""

@@ -36,6 +36,11 @@ class Bucket:
         lacking = min(count, self._burst) - self._left
         return now if lacking <= 0 else now + lacking / self._rate
 
+    def resize(self, now: float, rate: float, burst: int) -> None:
+        """From now on another rate; what is left stays, as far as it has room."""
+        self._fill(now)
+        self._rate, self._burst = rate, burst
+
     def full(self, now: float) -> bool:
         """Whether it is as a new one."""
         self._fill(now)

@@ -122,6 +122,15 @@ def test_a_body_that_is_too_large_for_a_poll_is_refused_unread(
     assert limited(gateway, "large") == before + 2
 
 
+def test_a_body_that_does_not_say_its_size_is_read_no_further_than_a_poll_may_be(gateway: Process) -> None:
+    before = limited(gateway, "large")
+    part = b"4000\r\n" + b" " * 0x4000 + b"\r\n"
+    head = b"POST /v1/poll HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with connect(gateway, head + part * 17) as one:  # a part more than a poll may have, and no end of it
+        assert one.recv(4096).startswith(b"HTTP/1.1 413 ")
+    assert limited(gateway, "large") == before + 1
+
+
 def test_silent_sockets_of_one_address_take_no_room_from_others(
     scene: Scene, gateway: Process, honest: aiohttp.ClientSession
 ) -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.support.gateway_scene import Client, Process, Scene, online, scene_of
+from tests.support.gateway_scene import PATIENCE, SERVICE, Client, Process, Scene, online, scene_of
+from tests.support.proxy import Proxy
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually
+from tidings_thialfi.gateway.gateway import Gateway
 from tidings_thialfi.gateway.options import GatewayOptions
-from tidings_thialfi.gateway.rates import Amount, Rates, entries_of
+from tidings_thialfi.gateway.rates import BURST_S, Amount, Rates, entries_of
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import parse_client
+from tidings_thialfi.protocol.tokens import TokenKeys
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +116,65 @@ def test_all_together_have_a_limit_too() -> None:
     assert over is not None
     assert over.limit == "total-entries"
     assert rates.take(over.wait, Amount(1), {"client": 2, "address": "b", "total": ""}) is None
+
+
+@given(st.lists(st.tuples(st.floats(0, 10), st.integers(0, 2), st.booleans()), max_size=40))
+def test_however_many_gateways_are_left_all_together_say_no_more_than_the_total(
+    steps: list[tuple[float, int, bool]],
+) -> None:
+    gateways = [Rates(GatewayOptions(total_entries=6)) for _ in range(3)]
+    now, passed = 0.0, 0
+    for pause, at, leaves in ((0.0, 0, False), *steps):
+        now += pause
+        if leaves and len(gateways) > 1:
+            gateways.pop()
+        for one in gateways:
+            one.share(now, len(gateways))
+        while gateways[at % len(gateways)].take(now, Amount(1), {"total": ""}) is None:
+            passed += 1
+        assert passed <= 6 * (BURST_S + now) + 1e-6
+
+
+def allowed(gateway: Process) -> str:
+    """What all clients of a gateway may say, as one is told that says more."""
+    for _ in range(9):
+        code, answer = gateway.post("/v1/poll", b"x" * 40_000)
+        if code == 429:
+            break
+    found: str = answer
+    return found.strip()
+
+
+def test_gateways_share_what_all_clients_may_say_and_one_that_is_cut_off_keeps_its_share(scene: Scene) -> None:
+    total, whole, half = ("--total-bytes", "4KiB"), "4,096", "2,048"
+    said = "all clients of this gateway may say {} bytes a second"
+    first = scene.gateway("g-first", *total)
+    assert allowed(first) == said.format(whole)
+    host, _, root = scene.cluster.address.partition("/")
+    with Proxy(host) as line:
+        second = scene.gateway("g-second", *total, "--zookeeper", f"{line.address}/{root}")
+        assert allowed(second) == said.format(half), "which it knows before the first client comes"
+        assert eventually(lambda: allowed(first) == said.format(half))
+        line.cut()
+        assert eventually(lambda: allowed(first) == said.format(whole)), "when the session of the other has ended"
+        assert second.get("/health/ready")[0] == 503
+        assert allowed(second) == said.format(half)
+        line.heal()
+        assert eventually(lambda: allowed(first) == said.format(half), PATIENCE)
+        second.end()
+    assert eventually(lambda: allowed(first) == said.format(whole))
+    first.end()
+
+
+def test_a_gateway_that_starts_knows_its_share_before_it_is_one_of_them(scene: Scene) -> None:
+    other = scene.gateway("g-other")
+    made = Gateway(scene.cluster, SERVICE, TokenKeys.load(scene.keys), options=GatewayOptions(total_entries=10))
+    now = time.monotonic()
+    made._rates.take(now, Amount(100), {"total": ""})
+    over = made._rates.take(now, Amount(1), {"total": ""})
+    assert over is not None
+    assert over.reason == "all clients of this gateway may say 5 entries a second"
+    other.end()
 
 
 def test_what_is_refused_is_not_counted_against_others() -> None:
