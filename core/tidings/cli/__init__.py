@@ -61,6 +61,7 @@ Environment:
   TIDINGS_ZOOKEEPER              the cluster's address, when --zookeeper does not name it
   TIDINGS_ZOOKEEPER_CREDENTIALS  user:password for ZooKeeper; never on the command line, where others could see it
   TIDINGS_LOG_HOSTS              the hosts of databases to which we may connect, beside this machine: db1,db2:5433
+  PGSSLMODE, MYSQL_SSL_MODE      what is enough for databases on other hosts, if not TLS with a certificate of that host
   TIDINGS_SECRET                 the secret of the cluster, for publishers, when no --secret-file is given
   TIDINGS_APPLICATION_KEY        an application's key, for its subscribers, when no --application-key is given
   NO_COLOR                       when set, nothing is coloured
