@@ -37,11 +37,16 @@ def check_hosts(location: str, hosts: Iterable[tuple[str, int]]) -> None:
     allowed = _allowed | {one.strip().lower() for one in os.environ.get(VARIABLE, "").split(",")}
     for host, port in hosts:
         known = {EVERY_HOST, host.lower(), f"{host}:{port}".lower()} & allowed
-        if not known and not is_loopback(host) and not host.startswith("/"):  # which is a socket of this machine
+        if not known and not is_local(host):
             raise LogUnavailable(
                 f"{host}:{port} is named in ZooKeeper alone, so nothing is sent there: if it is the right one, name it "
                 f"in {VARIABLE}, or by --log-hosts of a publisher"
             )
+
+
+def is_local(host: str) -> bool:
+    """Whether what is said there does not leave this machine: it is loopback, or the path of a socket."""
+    return host.startswith("/") or is_loopback(host)
 
 
 def is_loopback(host: str) -> bool:

@@ -796,6 +796,41 @@ PUBLISHER = (
         "return False",
         _of("tests/connectors/postgres/test_unsendable.py", "test_what_fails_once_and_then_goes_well_is_no_loss"),
     ),
+    Fault(
+        "password-in-clear-to-postgres",
+        "a PostgreSQL on another host is told the password without TLS",
+        f"{POSTGRES}/tls.py",
+        '("" if local else VERIFIED)',
+        '""',
+        _of("tests/connectors/postgres/test_tls.py", "test_one_who_plays_the_database_hears_nothing_in_clear"),
+    ),
+    Fault(
+        "zookeeper-turns-tls-off",
+        "an address in ZooKeeper says that TLS is not needed",
+        f"{POSTGRES}/tls.py",
+        'parameters.get("sslmode", VERIFIED) != VERIFIED',
+        "False",
+        _of("tests/connectors/postgres/test_tls.py", "test_an_address_cannot_say_that_less_is_enough"),
+    ),
+    Fault(
+        "password-in-clear-to-mariadb",
+        "a MariaDB on another host is told the password without TLS",
+        f"{MYSQL}/tls.py",
+        '("PREFERRED" if is_local(host) else VERIFIED)',
+        '"PREFERRED"',
+        _of(
+            "tests/connectors/mysql/test_tls.py",
+            "test_one_who_plays_the_database_hears_nothing_in_clear_whatever_the_option_file_says",
+        ),
+    ),
+    Fault(
+        "certificate-of-any-host",
+        "a MariaDB may show a certificate of another host",
+        f"{MYSQL}/tls.py",
+        "context.check_hostname = mode == VERIFIED",
+        "context.check_hostname = False",
+        _of("tests/connectors/mysql/test_tls.py", "test_one_who_plays_the_database_hears_nothing_over_tls"),
+    ),
 )
 
 DURABILITY = ("tests/connectors/delta/test_durability.py",)

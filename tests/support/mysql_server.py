@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from tests.support.certificates import Certificate
 from tests.support.mysql_install import die_with_parent, free_port, missing, owner, program, template
 from tidings.logs import Reader, create_log
 from tidings.positions import Positions
@@ -33,9 +34,12 @@ needs_mariadb = pytest.mark.skipif(missing() is not None, reason=missing() or ""
 
 
 class Server:
-    """A server with row-based binary log and GTIDs. It listens on 127.0.0.1 and on a socket in its folder."""
+    """A server with row-based binary log and GTIDs. It listens on 127.0.0.1 and on a socket in its folder.
 
-    def __init__(self, server_id: int = 1, **options: Any) -> None:
+    With a certificate it speaks TLS, and takes what that one has signed from clients.
+    """
+
+    def __init__(self, server_id: int = 1, certificate: Certificate | None = None, **options: Any) -> None:
         # Not in pytest's folder: the server's user may not go in there, and the path of a socket must be short.
         self._place = Path(tempfile.mkdtemp(prefix="mariadb-"))
         self.folder = self._place / "data"
@@ -57,6 +61,9 @@ class Server:
         }
         self._process: subprocess.Popen[bytes] | None = None
         shutil.copytree(template(), self.folder)
+        if certificate is not None:
+            signed, key = (shutil.copy(file, self._place) for file in certificate)
+            self._options |= {"ssl_cert": signed, "ssl_key": key, "ssl_ca": signed}
         if user := owner():
             subprocess.run(["chown", "-R", user, str(self._place)], check=True)
 
@@ -153,9 +160,9 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(server_id: int = 1, **options: Any) -> Iterator[Server]:
+def running(server_id: int = 1, certificate: Certificate | None = None, **options: Any) -> Iterator[Server]:
     """A server that is there as long as the block runs, with the user that readers go in as."""
-    server = Server(server_id, **options)
+    server = Server(server_id, certificate, **options)
     try:
         server.start()
         grant(server)

@@ -19,6 +19,7 @@ from typing import Any
 import psycopg2
 import pytest
 
+from tests.support.certificates import Certificate
 from tidings.errors import PositionsLost
 from tidings.logs import create_log
 from tidings.positions import Position, Positions
@@ -55,9 +56,14 @@ def program(name: str) -> str | None:
 
 
 class PostgresServer:
-    """A server that is running; `stop`, `kill` and `start` do what they say. With a primary it is a standby of it."""
+    """A server that is running; `stop`, `kill` and `start` do what they say. With a primary it is a standby of it.
 
-    def __init__(self, primary: PostgresServer | None = None, **settings: str) -> None:
+    With a certificate it speaks TLS, and those who are in the role `certified` have to show it, too.
+    """
+
+    def __init__(
+        self, primary: PostgresServer | None = None, certificate: Certificate | None = None, **settings: str
+    ) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tidings-postgres-"))
         self._as = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
         if self._as:
@@ -72,11 +78,18 @@ class PostgresServer:
             at = {"host": "127.0.0.1", "port": str(primary.port), "user": ADMIN}
             self._run("pg_basebackup", *data, "-h", at["host"], "-p", at["port"], "-c", "fast", "-R")
             self._settings["primary_conninfo"] = " ".join(f"{name}={value}" for name, value in at.items())
+        certified = ""
+        if certificate is not None:
+            for name, file in zip(("server.crt", "server.key"), certificate, strict=True):
+                self._write(name, file.read_text())
+                (self._data / name).chmod(0o600)
+            self._settings |= {"ssl": "on", "ssl_ca_file": "server.crt"}
+            certified = "hostssl all +certified all scram-sha-256 clientcert=verify-ca\n"
         self._listen()
         # Roles with a password need it over TCP; the administrator never does.
         self._write(
             "pg_hba.conf",
-            f"local all all trust\nhost all {ADMIN} all trust\nhost replication {ADMIN} all trust\n"
+            f"local all all trust\n{certified}host all {ADMIN} all trust\nhost replication {ADMIN} all trust\n"
             "host all all all scram-sha-256\nhost replication all all scram-sha-256\n",
         )
         self.start()

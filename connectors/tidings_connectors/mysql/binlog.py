@@ -33,6 +33,7 @@ from tidings_connectors.mysql.event_stream import (
     counted,
     events,
     inflated,
+    open_stream,
     statement_of,
     transaction_of,
     xid_of,
@@ -171,7 +172,7 @@ class Feed:
         self._thread.join()
 
     def _connect(self, place: Place) -> StreamConnection:
-        connection = StreamConnection(place)
+        connection = open_stream(place)
         with self._changed:
             self._connections.append(connection)
             if self._closed:

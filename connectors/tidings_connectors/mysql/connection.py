@@ -6,13 +6,17 @@ Errors are told apart by their numbers, never by their words, which change with 
 from __future__ import annotations
 
 import contextlib
+import ssl
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from tidings.errors import LogUnavailable, TidingsError
-from tidings_connectors.mysql.client_library import pymysql
+from tidings_connectors.cdc.tls import broken_tls, no_tls
+from tidings_connectors.mysql.client_library import Connection, pymysql
 from tidings_connectors.mysql.options import Place
+
+T = TypeVar("T")
 
 ACCESS_DENIED = 1045
 DATABASE_MISSING = 1049
@@ -24,6 +28,7 @@ POSITION_GONE = 1236
 CONNECTION_ERRORS = frozenset((1053, 1077, 1078, 1152, 1158, 1159, 1160, 1161, 1184, 1927, 2006, 2013, 2014, 2055))
 """The connection broke, or the server is shutting down: to ask again, over a new one, is worth it."""
 UNREACHABLE = frozenset((2002, 2003, 2005))
+TLS_MISSING = 2026
 CURES = {
     1040: "SET GLOBAL max_connections = @@GLOBAL.max_connections + 50",
     1129: "FLUSH HOSTS",
@@ -35,6 +40,7 @@ CURES = {
 }
 """What mends a refusal, by its number: too many connections, of all or of this user, a host that is not let in, a
 password that has expired, an account that is locked."""
+CONNECT_TIMEOUT_S = 10
 QUERY_TIMEOUT_S = 30.0
 
 
@@ -44,6 +50,11 @@ class ServerError(LogUnavailable):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.code = code
+
+
+def open_session(place: Place, factory: Callable[..., T] = Connection, **options: Any) -> T:
+    """A connection to a server: the only place where one is made, so that none is made to whom we should not speak."""
+    return factory(**place.settings(), connect_timeout=CONNECT_TIMEOUT_S, **options)
 
 
 class MysqlConnection:
@@ -75,8 +86,7 @@ class MysqlConnection:
             self._drop()
 
     def _connect(self) -> Any:
-        timeouts = {"connect_timeout": 10, "read_timeout": QUERY_TIMEOUT_S, "write_timeout": QUERY_TIMEOUT_S}
-        return pymysql.connect(**self.place.settings(), **timeouts, autocommit=True)
+        return open_session(self.place, read_timeout=QUERY_TIMEOUT_S, write_timeout=QUERY_TIMEOUT_S, autocommit=True)
 
     def _asked(self, question: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         with self._open.cursor() as cursor:
@@ -107,10 +117,15 @@ def explained(place: Place, error: Exception) -> ServerError:
     if code == ACCESS_DENIED:
         text = (
             f"MariaDB at {place} does not let user {place.user!r} in ({_words(error)}): give the right password by "
-            "MYSQL_PWD or an option file; if the account wants TLS, name ssl-ca in an option file; if there is none, "
+            "MYSQL_PWD or an option file; if the account wants TLS, switch it on in the server; if it wants a "
+            "certificate, name one in MYSQL_SSL_CERT and MYSQL_SSL_KEY; if there is no account, "
             f"CREATE USER {quoted(place.user)} IDENTIFIED BY '<password>'; to set its password, ALTER USER "
             f"{quoted(place.user)} IDENTIFIED BY '<password>'"
         )
+    elif isinstance(cause := getattr(error, "original_exception", None), ssl.SSLError):
+        text = f"MariaDB at {place} {broken_tls(cause, 'MYSQL_SSL_CA')}"
+    elif code == TLS_MISSING:
+        text = f"MariaDB at {place} {no_tls('MYSQL_SSL_MODE=DISABLED')}"
     elif code in UNREACHABLE:
         text = f"MariaDB at {place} cannot be reached ({_words(error)}): start it, or correct the address"
     elif code in CURES:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from tidings.errors import LogUnavailable
 from tidings_connectors.mysql.client_library import Connection, MysqlPacket, pymysql
-from tidings_connectors.mysql.connection import number
+from tidings_connectors.mysql.connection import number, open_session
 from tidings_connectors.mysql.mariadb_gtid import Gtid, GtidState, state_text
 from tidings_connectors.mysql.options import Place
 
@@ -55,10 +55,6 @@ class Broken(pymysql.err.MySQLError):  # type: ignore[misc]  # the library has n
 class StreamConnection(Connection):  # type: ignore[misc]  # the library has no type hints
     """A connection that events are read from; when it breaks, it says so in a way that nobody takes care of."""
 
-    def __init__(self, place: Place) -> None:
-        timeouts = {"connect_timeout": 10, "read_timeout": SILENCE_TIMEOUT_S, "write_timeout": SILENCE_TIMEOUT_S}
-        super().__init__(**place.settings(), **timeouts)
-
     def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
         try:
             return super()._read_packet(packet_type)
@@ -68,11 +64,16 @@ class StreamConnection(Connection):  # type: ignore[misc]  # the library has no 
             raise
 
 
+def open_stream(place: Place) -> StreamConnection:
+    """A connection for events."""
+    return open_session(place, StreamConnection, read_timeout=SILENCE_TIMEOUT_S, write_timeout=SILENCE_TIMEOUT_S)
+
+
 def events(
     place: Place,
     state: GtidState,
     server_id: int,
-    connect: Callable[[Place], StreamConnection] = StreamConnection,
+    connect: Callable[[Place], StreamConnection] = open_stream,
     heartbeat: float = HEARTBEAT_INTERVAL_S,
 ) -> Generator[BinlogEvent, None, None]:
     """The events after a GTID state, without end; the connection is made for the first, and ends with the iterator."""

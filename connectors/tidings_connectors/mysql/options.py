@@ -20,6 +20,7 @@ from pydantic import Field, field_validator
 from tidings.errors import InvalidOption
 from tidings.hosts import check_hosts
 from tidings_connectors.cdc.snapshot import SnapshotOptions
+from tidings_connectors.mysql.tls import tls_settings
 
 FORM = "mysql:mysql://user@host:3306/database"
 MAX_SERVER_ID = 2**32 - 1
@@ -39,7 +40,7 @@ class MysqlOptions(SnapshotOptions):
     server_id: Annotated[int, Field(ge=1, le=MAX_SERVER_ID - 1000)] | None = None
     """The first of the numbers by which readers are known to the server; each takes the next."""
     defaults_file: str | None = None
-    """An option file with the password, and with the keys and certificates for TLS if there are any."""
+    """An option file with the password, and with the keys and certificates for TLS if there are any; see `tls`."""
 
     @field_validator("tables")
     @classmethod
@@ -72,28 +73,32 @@ class Place:
         """What PyMySQL needs to connect, the password among it: never to be printed, and only to go to this host."""
         check_hosts(self.location, [(self.host, self.port)])
         settings: dict[str, Any] = {"host": self.host, "port": self.port, "user": self.user, "charset": "utf8mb4"}
+        in_file: dict[str, str] = {}
         if self.defaults_file is not None:
-            _check_option_file(self.defaults_file)
+            in_file = _read_option_file(self.defaults_file)
             settings["read_default_file"] = self.defaults_file
         if password := os.environ.get("MYSQL_PWD"):
             settings["password"] = password
-        return settings
+        return settings | tls_settings(self.host, in_file)
 
 
-def _check_option_file(name: str) -> None:
-    """Raise unless an option file can be read. What is wrong in it is not shown, as there is a password in it."""
+def _read_option_file(name: str) -> dict[str, str]:
+    """What an option file says to clients. What is wrong in it is not shown, as there is a password in it."""
+    read = configparser.RawConfigParser(allow_no_value=True)  # as the client library does it
     named = f"option 'defaults_file' names {name!r}, which"
     if not Path(name).is_file():
         raise InvalidOption(f"{named} is no file here")
     try:
         with open(name) as file:
-            configparser.RawConfigParser(allow_no_value=True).read_file(file)  # as the client library does it
+            read.read_file(file)
     except OSError as error:
         raise InvalidOption(f"{named} cannot be read: {error.strerror or error}") from None
     except (configparser.Error, UnicodeDecodeError):
         raise InvalidOption(
             f"{named} is no option file: begin it with [client], and write name = value below"
         ) from None
+    said = read.items("client") if read.has_section("client") else []
+    return {option.replace("_", "-"): value.strip("'\"") for option, value in said if value}
 
 
 def place_of(location: str, options: MysqlOptions) -> Place:

@@ -18,7 +18,7 @@ from tidings.positions import Bounds
 from tidings_connectors.cdc import snapshot
 from tidings_connectors.cdc.changes import Column
 from tidings_connectors.cdc.snapshot import ConsistentState, Piece
-from tidings_connectors.mysql.client_library import SSCursor, pymysql
+from tidings_connectors.mysql.client_library import SSCursor
 from tidings_connectors.mysql.columns import SESSION, ColumnForm, form_of
 from tidings_connectors.mysql.connection import (
     QUERY_TIMEOUT_S,
@@ -27,6 +27,7 @@ from tidings_connectors.mysql.connection import (
     MysqlConnection,
     ServerError,
     account,
+    open_session,
     quoted_name,
     translating_errors,
 )
@@ -208,9 +209,7 @@ class MysqlTables:
 
     def _session(self, *commands: str, **options: Any) -> Any:
         with translating_errors(self._place), contextlib.ExitStack() as failed:
-            session = pymysql.connect(
-                **self._place.settings(), connect_timeout=10, write_timeout=QUERY_TIMEOUT_S, autocommit=True, **options
-            )
+            session = open_session(self._place, write_timeout=QUERY_TIMEOUT_S, autocommit=True, **options)
             failed.callback(session.close)
             with session.cursor() as cursor:
                 for command in commands:

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from tidings.errors import InvalidOption, LogUnavailable, PluginMissing
 from tidings.hosts import check_hosts
+from tidings_connectors.postgres.tls import check_parameters, tls_problem, tls_settings
 
 try:
     import psycopg2  # type: ignore[import-untyped]
@@ -76,6 +77,7 @@ class PostgresServer:
                 "the address after postgres: is no connection string: write postgresql://user@host:port/database, "
                 "or service=name"
             ) from None
+        check_parameters(self._parameters)
 
     def __str__(self) -> str:
         at = self._parameters
@@ -105,7 +107,6 @@ class PostgresServer:
 
     def _connect(self, factory: Any) -> Any:
         given = self._parameters
-        check_hosts(self._address, self._hosts())
         settings = {
             "options": f"{given.get('options', '')} {SETTINGS}".strip(),
             "connect_timeout": given.get("connect_timeout", CONNECT_TIMEOUT_S),
@@ -113,7 +114,7 @@ class PostgresServer:
             "application_name": given.get("application_name", "tidings"),
         }
         try:
-            return psycopg2.connect(make_dsn(**{**KEEPALIVE, **given, **settings}), connection_factory=factory)
+            return self._open({**KEEPALIVE, **given, **settings}, factory)
         except psycopg2.OperationalError as error:
             # No SQLSTATE comes with these. Whether anyone is there can be found out; what is wrong the server tells.
             words = " ".join(str(error).split()).rstrip(".")
@@ -121,23 +122,38 @@ class PostgresServer:
                 raise LogUnavailable(
                     f"PostgreSQL at {self} does not answer ({words}): start it, or correct the address"
                 ) from None
+            if (unsafe := self._tls_problem()) is not None:
+                raise LogUnavailable(f"PostgreSQL at {self} {unsafe}") from None
             if (wrong := self._wrong_database()) is not None:
                 raise LogUnavailable(wrong) from None
             raise LogUnavailable(
                 f"PostgreSQL at {self} refuses the connection ({words}): if it is the password, give the right one in "
-                "PGPASSWORD, a passfile or a service; to set it, or if the role may not log in, or not so often, ALTER "
-                f"ROLE {self._role()} LOGIN CONNECTION LIMIT -1 PASSWORD '...'"
+                "PGPASSWORD, a passfile or a service; if it is a certificate, name ours in PGSSLCERT and PGSSLKEY, and "
+                "whom to trust in PGSSLROOTCERT; to set the password, or if the role may not log in, or not so often, "
+                f"ALTER ROLE {self._role()} LOGIN CONNECTION LIMIT -1 PASSWORD '...'"
             ) from None
+
+    def _open(self, settings: dict[str, Any], factory: Any = None) -> Any:
+        """A connection: the only place where one is made, so that none is made to whom we should not speak."""
+        hosts = self._hosts()
+        check_hosts(self._address, hosts)
+        secured = tls_settings(self._parameters, [host for host, _ in hosts])
+        return psycopg2.connect(make_dsn(**{**settings, **secured}), connection_factory=factory)
+
+    def _tls_problem(self) -> str | None:
+        """What is wrong with the server's TLS, if it was asked for; not known if the address names several, or none."""
+        place = self._place()
+        return tls_problem(self._parameters, *place, CONNECT_TIMEOUT_S) if place else None
 
     def _wrong_database(self) -> str | None:
         """What is wrong with the database that the address names, if the server lets us into another one."""
         name = self._parameters.get("dbname")
         if name in (None, ANY_DATABASE):
             return None
-        other = make_dsn(**{**self._parameters, "dbname": ANY_DATABASE, "connect_timeout": CONNECT_TIMEOUT_S})
+        other = {**self._parameters, "dbname": ANY_DATABASE, "connect_timeout": CONNECT_TIMEOUT_S}
         with (
             contextlib.suppress(psycopg2.Error),
-            contextlib.closing(psycopg2.connect(other)) as connection,
+            contextlib.closing(self._open(other)) as connection,
             connection.cursor() as cursor,
         ):
             cursor.execute("SELECT has_database_privilege(oid, 'CONNECT') FROM pg_database WHERE datname = %s", (name,))
@@ -153,19 +169,26 @@ class PostgresServer:
     def _role(self) -> str:
         return quoted_name(self._parameters.get("user") or "...")
 
+    def _place(self) -> tuple[str, str, int] | None:
+        """The host that the address names, where it is, and the port; None if it names none, or several."""
+        at = self._parameters
+        address, port = at.get("hostaddr") or at.get("host") or "", str(at.get("port", PORT))
+        if "," in address or not address or not port.isdecimal():
+            return None
+        return at.get("host") or address, address, int(port)
+
     def _answers(self) -> bool:
         """Whether someone listens at the place that the address names; yes if it names none that we can try."""
-        host = self._parameters.get("hostaddr") or self._parameters.get("host") or ""
-        port = self._parameters.get("port", "5432")
-        if "," in f"{host}{port}" or not host:
+        if (place := self._place()) is None:
             return True
+        _, address, port = place
         with contextlib.suppress(OSError):
-            if host.startswith("/"):
+            if address.startswith("/"):
                 with socket.socket(socket.AF_UNIX) as probe:
                     probe.settimeout(CONNECT_TIMEOUT_S)
-                    probe.connect(str(Path(host, f".s.PGSQL.{port}")))
+                    probe.connect(str(Path(address, f".s.PGSQL.{port}")))
                 return True
-            with socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S):
+            with socket.create_connection((address, port), CONNECT_TIMEOUT_S):
                 return True
         return False
 

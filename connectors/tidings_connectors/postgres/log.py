@@ -1,9 +1,9 @@
 """The change log of a PostgreSQL database, tailed through logical decoding with `pgoutput`.
 
 Address: `postgres:<connection string>`, as in `postgres:postgresql://tail@127.0.0.1:5432/shop` or
-`postgres:service=shop`; a password comes from PGPASSWORD, a passfile or a service, never from the address. The server
-is PostgreSQL 12 or later with `wal_level = logical`, a publication says which tables, and the role needs LOGIN and
-REPLICATION.
+`postgres:service=shop`; a password comes from PGPASSWORD, a passfile or a service, never from the address; `tls` says
+what else does not. The server is PostgreSQL 12 or later with `wal_level = logical`, a publication says which tables,
+and the role needs LOGIN and REPLICATION.
 
 A position's `seq` is where the transaction's commit is in the WAL, as a number; its `index` counts the rows of the
 transaction. The stream has one replication slot, which is never read from: it stands where the slowest flow stands, so

@@ -68,6 +68,7 @@ Environment:
                                  TIDINGS_ZOOKEEPER_CERTIFICATE and TIDINGS_ZOOKEEPER_KEY, if it wants one of ours
   TIDINGS_INSECURE               1 is the same as --insecure
   TIDINGS_LOG_HOSTS              the hosts of databases to which we may connect, beside this machine: db1,db2:5433
+  PGSSLMODE, MYSQL_SSL_MODE      what is enough for databases on other hosts, if not TLS with a certificate of that host
   NO_COLOR                       when set, nothing is coloured
 """
 

@@ -85,7 +85,7 @@ def test_what_the_server_refuses_is_told_with_the_statement_that_mends_it(fault:
 def test_an_account_that_is_not_there_is_told_with_the_statement_that_makes_it(scene: Scene) -> None:
     scene.server.sql("RENAME USER tidings TO other")
     with pytest.raises(
-        LogUnavailable, match=r"does not let user 'tidings' in .*; if there is none, CREATE USER"
+        LogUnavailable, match=r"does not let user 'tidings' in .*; if there is no account, CREATE USER"
     ) as caught:
         scene.log("items")
     made = re.search(r"CREATE USER [^;]*", str(caught.value))
@@ -98,7 +98,9 @@ def test_an_account_that_is_not_there_is_told_with_the_statement_that_makes_it(s
 def test_an_account_that_wants_tls_is_told_where_to_name_a_certificate(scene: Scene) -> None:
     scene.server.sql("ALTER USER tidings REQUIRE SSL")
     try:
-        with pytest.raises(LogUnavailable, match=r"does not let user 'tidings' in .*ssl-ca in an option file"):
+        with pytest.raises(
+            LogUnavailable, match=r"does not let user 'tidings' in .*name one in MYSQL_SSL_CERT and MYSQL_SSL_KEY"
+        ):
             scene.log("items")
     finally:
         scene.server.sql("ALTER USER tidings REQUIRE NONE")

@@ -7,7 +7,6 @@ import contextlib
 import itertools
 import logging
 import socket
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.support import certificates
+from tests.support.certificates import Certificate
 from tidings.cluster import Cluster
 from tidings.datamarkers import Datamarker
 from tidings.errors import (
@@ -34,6 +35,8 @@ from tidings.streams import Stream
 from tidings.testing import eventually
 from tidings.updates import Update
 from tidings.wire.security import OPEN, Security
+
+certify = certificates.certify
 
 
 class Notes(Handler):
@@ -319,26 +322,6 @@ def test_a_secret_is_replaced_without_a_gap_and_the_expired_one_is_refused(clust
         publish(stream, "o-3")
         with cluster.subscribe("cache", notes, security=both):
             eventually(lambda: "o-3" in notes.objects)
-
-
-Certificate = tuple[Path, Path]
-
-
-@pytest.fixture
-def certify(tmp_path: Path) -> Callable[[str, str], Certificate]:
-    """Makes a certificate that signs itself, and its key."""
-
-    def make(name: str, alternative: str) -> Certificate:
-        key, certificate = tmp_path / f"{name}.key", tmp_path / f"{name}.pem"
-        subject = ["-subj", f"/CN={name}", "-addext", f"subjectAltName={alternative}", "-days", "1", "-nodes"]
-        command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *subject]
-        try:
-            subprocess.run(list(map(str, command)), check=True, capture_output=True)
-        except FileNotFoundError:
-            pytest.skip("needs openssl, to make a certificate")
-        return certificate, key
-
-    return make
 
 
 def test_updates_travel_over_tls_and_operators_see_why_they_do_not(
