@@ -115,13 +115,13 @@ def split_address(address: str) -> tuple[str, str]:
     ('delta', '/data/contacts')
     """
     scheme, colon, location = address.partition(":")
+    if _SECRET.search(address) or _SECRET.search(unquote(address)):  # before anything of it is shown
+        raise InvalidOption(
+            "the address of a log must not hold a password, since it is kept in ZooKeeper and shown: give it by the "
+            "environment or by a file, as docs/tail-a-database.md says"
+        )
     if not colon or not scheme or not location:
         raise InvalidOption(f"{address!r} is no log: write a scheme and a place, as in delta:/data/contacts")
     if "\0" in location:
         raise InvalidOption(f"{address!r} is no log: no place has a NUL in its name")
-    if _SECRET.search(location) or _SECRET.search(unquote(location)):
-        raise InvalidOption(
-            f"the address of a {scheme} log must not hold a password, since it is kept in ZooKeeper and shown: "
-            "give it by the environment or by a file, as docs/tail-a-database.md says"
-        )
     return scheme, location

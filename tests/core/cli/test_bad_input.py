@@ -43,6 +43,11 @@ from tidings.cluster import Cluster
         ),
         ("subscribe cache --application-key .", 2, "Invalid value for '--application-key'"),
         ("subscribe cache --tls-authority junk", 1, "error: 'junk' is no certificate in PEM"),
+        (
+            "streams create a --log host=h,password=hunter2",
+            1,
+            "error: the address of a log must not hold a password, since it",
+        ),
         ("keys show --application cache", 2, "error: name the file of the cluster's secret by --secret-file"),
         ("keys show --application a/b --secret-file short", 1, "error: 'a/b' is no name for an application"),
         ("subscribe cache --tls-certificate nope", 2, "Invalid value for '--tls-certificate': 'nope' cannot be read"),
