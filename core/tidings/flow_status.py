@@ -6,14 +6,14 @@ import contextlib
 import datetime as dt
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
 from tidings.errors import ForeignValue, InvalidOption, PositionsLost, TidingsError
-from tidings.flows import NODES, Flow
+from tidings.flows import NODES, Flow, FlowState
 from tidings.logs import Log, TailedLog, WritableLog, identity_of
 from tidings.positions import START, Bounds, Position, Positions
 from tidings.publisher.reports import read_troubles
@@ -22,7 +22,6 @@ from tidings.stream_definition import streams_by_name
 if TYPE_CHECKING:
     from tidings.catalogue import Catalogue
 
-FlowState = Literal["unassigned", "waiting", "failing", "running", "parked"]
 READ_SHARDS = 256  # whose next updates are read at once
 ROOM_ROWS = 16  # for updates that come in while they are read
 
@@ -70,6 +69,34 @@ def status(
     ZooKeeper is asked for all at once, and each log for its bounds, and for the next update where a flow lags: its time
     tells the lag in seconds.
     """
+    records = read_records(cluster, application=application, stream=stream, shard=shard)
+    flows = list(records)
+    live = {
+        name: set(cluster.coordination.children(*_subscribers(name))) for name in {one.application for one in flows}
+    }
+    # The logs come last: then no datamarker is ahead of the head that it is compared with.
+    stands: dict[str, set[tuple[int, Datamarker]]] = {flow.stream: set() for flow in flows}
+    for flow, record in records.items():
+        if record.datamarker is not None:
+            stands[flow.stream].add((flow.shard, record.datamarker))
+    logs = {name: _Reading(cluster, name, those) for name, those in stands.items()}
+    return [_status(flow, records[flow], live[flow.application], logs[flow.stream]) for flow in flows]
+
+
+class FlowRecord(NamedTuple):
+    """What ZooKeeper holds of a flow."""
+
+    epoch: int | None
+    owner: dict[str, Any] | None
+    datamarker: Datamarker | None
+    holder: dict[str, Any] | None
+    problem: str | None
+
+
+def read_records(
+    cluster: Catalogue, *, application: str | None = None, stream: str | None = None, shard: int | None = None
+) -> dict[Flow, FlowRecord]:
+    """What ZooKeeper holds of flows, without a look at their logs."""
     applications = cluster.applications() if application is None else [cluster.application(application)]
     chosen = cluster.streams_named(stream) if stream else cluster.streams()
     by_name = streams_by_name(one.definition for one in chosen)
@@ -81,32 +108,14 @@ def status(
         for number in range(shards[name])
         if shard in (None, number)
     ]
-    records = _records(cluster.coordination, flows)
-    live = {one.name: set(cluster.coordination.children(*_subscribers(one.name))) for one in applications}
-    # The logs come last: then no datamarker is ahead of the head that it is compared with.
-    stands: dict[str, set[tuple[int, Datamarker]]] = {flow.stream: set() for flow in flows}
-    for flow, record in records.items():
-        if record.datamarker is not None:
-            stands[flow.stream].add((flow.shard, record.datamarker))
-    logs = {name: _Reading(cluster, name, those) for name, those in stands.items()}
-    return [_status(flow, records[flow], live[flow.application], logs[flow.stream]) for flow in flows]
-
-
-class _Record(NamedTuple):
-    """What ZooKeeper holds of a flow."""
-
-    epoch: int | None
-    owner: dict[str, Any] | None
-    datamarker: Datamarker | None
-    holder: dict[str, Any] | None
-    problem: str | None
+    return _records(cluster.coordination, flows)
 
 
 def _subscribers(application: str) -> tuple[str, str, str]:
     return ("applications", application, "subscribers")
 
 
-def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, _Record]:
+def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, FlowRecord]:
     """Ask for everything before waiting for the first answer: thousands of flows take one round trip or two."""
     with tree.translating_errors():
         asked = {flow: {name: tree.client.get_async(tree.path(*flow.place, name)) for name in NODES} for flow in flows}
@@ -124,7 +133,7 @@ def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, _Record]:
                 values[name] = None
                 problem = str(error) if isinstance(error, ForeignValue) else f"what ZooKeeper holds at {path}: {error}"
         epoch = nodes["epoch"][1].version if nodes["epoch"] else None
-        records[flow] = _Record(epoch, values["owner"], values["datamarker"], values["subscriber"], problem)
+        records[flow] = FlowRecord(epoch, values["owner"], values["datamarker"], values["subscriber"], problem)
     return records
 
 
@@ -247,7 +256,7 @@ def _ages(log: Log, stands: dict[int, Position]) -> dict[tuple[int, Position], f
     return ages
 
 
-def _status(flow: Flow, record: _Record, live: set[str], log: _Reading) -> FlowStatus:
+def _status(flow: Flow, record: FlowRecord, live: set[str], log: _Reading) -> FlowStatus:
     owner, holder, marker = record.owner or {}, record.holder or {}, record.datamarker
     current = bool(owner) and holder.get("epoch") == record.epoch and holder.get("id") in live
     state: FlowState = "unassigned"

@@ -11,8 +11,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
+FlowState = Literal["unassigned", "waiting", "failing", "running", "parked"]
 NODES = ("epoch", "owner", "datamarker", "subscriber")
 """What every flow has below its place, once it was owned."""
 

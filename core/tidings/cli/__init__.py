@@ -29,6 +29,7 @@ from tidings.cli.doctor import doctor_command
 from tidings.cli.flows import flows
 from tidings.cli.jars import jars_command
 from tidings.cli.keys import keys
+from tidings.cli.members import publishers, subscribers
 from tidings.cli.output import note
 from tidings.cli.plugins import plugins_command
 from tidings.cli.publisher import EXAMPLES as PUBLISHER_EXAMPLES
@@ -83,6 +84,8 @@ app.add_typer(applications, name="applications")
 app.command("subscribe", short_help="Receive an application's updates.", epilog=SUBSCRIBE_EXAMPLES)(subscribe_command)
 app.command("publisher", short_help="Send streams to applications.", epilog=PUBLISHER_EXAMPLES)(publisher_command)
 app.add_typer(flows, name="flows")
+app.add_typer(publishers, name="publishers")
+app.add_typer(subscribers, name="subscribers")
 app.add_typer(keys, name="keys")
 app.command("plugins", short_help="List the plugins that are installed: logs, stages and others.")(plugins_command)
 app.command("doctor", short_help="Is this machine ready, and if not, what to do?")(doctor_command)

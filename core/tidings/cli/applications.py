@@ -112,8 +112,8 @@ def describe_command(
         counts = ", ".join(f"{count:,} {state}" for state, count in sorted(states.items()))
         print_fields({**shown, "flows": counts or None, "lag": lag})
         typer.echo()
-        columns = ("id", "address", "capacity")
-        print_table(["SUBSCRIBER", "ADDRESS", "CAPACITY"], [[one.get(key) for key in columns] for one in subscribers])
+        columns = ("id", "load", "weight")
+        print_table(["SUBSCRIBER", "LOAD", "WEIGHT"], [[one.get(key) for key in columns] for one in subscribers])
 
     emit({**definition, "subscribers": subscribers, "flows": dict(states), "lag": lag}, json, show)
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, flow
+from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, flow, flow_states
 from tidings.cli.output import emit, note, print_fields, print_table
+from tidings.cli.watching import Listing, show_again_and_again
 from tidings.errors import InvalidOption
+from tidings.flows import FlowState
 
 if TYPE_CHECKING:
     from tidings.applications import Application
+    from tidings.cluster import Cluster
     from tidings.flow_status import FlowStatus
     from tidings.positions import Position
     from tidings.streams import Stream
@@ -22,6 +25,7 @@ flows = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Show flows: who sends them to whom, and how far behind they are."
 )
 
+STATES = [state.upper() for state in get_args(FlowState)]
 COLUMNS = [
     "APPLICATION",
     "STREAM",
@@ -37,12 +41,21 @@ COLUMNS = [
 ]
 
 
+SPARE = ["EPOCH", "DATAMARKER", "HEAD", "SUBSCRIBER", "OWNER"]
+"""What a narrow terminal is spared; `describe` shows it."""
+
+SUMMARY = ["APPLICATION", "STREAM", "FLOWS", *STATES, "LAG", "LAG-SECONDS"]
+
+
 @flows.command(
     "list",
     short_help="List flows with their lag, owner and subscriber.",
     epilog="""\b
 Examples:
   tidings flows list --application cache
+  tidings flows list --state parked,failing                   what needs somebody
+  tidings flows list --sort lag --limit 10 --watch            the worst, live
+  tidings flows list --summary                                a line for each application and stream
   tidings flows list --stream contacts --json | jq '.[] | select(.lag > 1000)'
 """,
 )
@@ -53,6 +66,34 @@ def list_command(
     stream: Annotated[
         str | None, typer.Option(metavar="STREAM", help="Only this stream's, or family's.", show_default=False)
     ] = None,
+    state: Annotated[
+        Any,
+        typer.Option(
+            metavar="STATE[,STATE…]",
+            parser=flow_states,
+            help=f"Only those in these states: {', '.join(get_args(FlowState))}.",
+            show_default=False,
+        ),
+    ] = None,
+    sort: Annotated[
+        Literal["name", "lag", "lag-seconds"], typer.Option(help="By name, or those with the largest lag first.")
+    ] = "name",
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="At most so many, after sorting.", show_default=False)
+    ] = None,
+    summary: Annotated[
+        bool,
+        typer.Option("--summary", help="A line for each application and stream instead.", show_default=False),
+    ] = False,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            "-w",
+            help="Look again every 2 s, until Ctrl-C; with --json a line each time.",
+            show_default=False,
+        ),
+    ] = False,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
@@ -60,7 +101,8 @@ def list_command(
     """List flows: where each stands, how far it lags, which publisher owns it and which subscriber holds it.
 
     LAG counts the updates that the log holds after the datamarker, those that the filter leaves out among them;
-    LAG-SECONDS is the age of the oldest of them. `-` stands where there is none yet, or it is not known.
+    LAG-SECONDS is the age of the oldest of them. `-` stands where there is none yet, or it is not known. A terminal
+    that is too narrow is spared some columns; `describe` has them all.
 
     \b
     unassigned  no publisher owns the flow
@@ -71,12 +113,26 @@ def list_command(
     """
     from tidings.flow_status import status
 
+    def look(cluster: Cluster) -> Listing:
+        found = status(cluster, application=application, stream=stream)
+        chosen = [one for one in found if state is None or one.state in state]
+        if summary:
+            lines = _summary(chosen)
+            return Listing(SUMMARY, [list(line.values()) for line in lines], lines, _problems(found))
+        if sort != "name":
+            chosen.sort(key=lambda one: _size(one.lag if sort == "lag" else one.lag_seconds), reverse=True)
+        shown = chosen[:limit]
+        return Listing(COLUMNS, [_row(one) for one in shown], [_json(one) for one in shown], _problems(found))
+
     with connected(zookeeper, timeout) as cluster:
         if application and stream:
             _check_reads(cluster.application(application), cluster.streams_named(stream))
-        found = status(cluster, application=application, stream=stream)
-    emit([_json(one) for one in found], json, lambda: print_table(COLUMNS, [_row(one) for one in found]))
-    _tell_problems(found)
+        if watch:
+            show_again_and_again(lambda: look(cluster), SPARE, json=json)
+            return
+        found = look(cluster)
+    emit(found.json, json, lambda: print_table(found.columns, found.rows, SPARE))
+    _tell(found.problems)
 
 
 @flows.command("describe")
@@ -101,7 +157,7 @@ def describe_command(
     for one in found:
         fields = {**_json(one), "datamarker": _marker(one), "head": _place(one.head)}
         emit(_json(one), json, functools.partial(print_fields, fields))
-    _tell_problems(found)
+    _tell(_problems(found))
 
 
 def _check_reads(application: Application, streams: Sequence[Stream]) -> None:
@@ -156,9 +212,35 @@ def _place(position: Position | None) -> int | str | None:
     return f"{position.seq}.{position.index}" if position.index else position.seq
 
 
-def _tell_problems(found: list[FlowStatus]) -> None:
+def _size(lag: float | None) -> float:
+    """What to sort by: a lag that is not known may be any."""
+    return -1.0 if lag is None else lag
+
+
+def _summary(found: list[FlowStatus]) -> list[dict[str, Any]]:
+    """How many flows of each application and stream are in which state, and the largest lag of one of them."""
+    by_name: dict[tuple[str, str], list[FlowStatus]] = {}
+    for one in found:
+        by_name.setdefault((one.flow.application, one.flow.stream), []).append(one)
+    return [
+        {
+            "application": application,
+            "stream": stream,
+            "flows": len(those),
+            **{state: sum(one.state == state for one in those) for state in get_args(FlowState)},
+            "lag": max((one.lag for one in those if one.lag is not None), default=None),
+            "lag_seconds": max((one.lag_seconds for one in those if one.lag_seconds is not None), default=None),
+        }
+        for (application, stream), those in by_name.items()
+    ]
+
+
+def _problems(found: list[FlowStatus]) -> list[str]:
+    return list(dict.fromkeys(one.problem for one in found if one.problem))
+
+
+def _tell(problems: Sequence[str]) -> None:
     """What ZooKeeper knows is worth showing even if a log cannot be asked; but the command has failed."""
-    problems = list(dict.fromkeys(one.problem for one in found if one.problem))
     for problem in problems:
         note(f"error: {problem}")
     if problems:

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
@@ -138,6 +138,15 @@ def flow(text: str) -> Flow:
     return _usage(_parse_flow, text)
 
 
+def flow_states(text: str) -> frozenset[str]:
+    """An option's value as states of flows.
+
+    >>> sorted(flow_states("parked,failing"))
+    ['failing', 'parked']
+    """
+    return _usage(_parse_states, text)
+
+
 def listen_address(text: str) -> tuple[str, int]:
     """An option's value as where to listen."""
     from tidings.metrics import parse_address
@@ -210,6 +219,16 @@ def _parse_start(text: str) -> str | dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InvalidOption(f"{text[:100]!r} is no JSON: {error}") from None
     return check_start(value)
+
+
+def _parse_states(text: str) -> frozenset[str]:
+    from tidings.flows import FlowState
+
+    states = [one.strip() for one in text.split(",")]
+    for one in states:
+        if one not in get_args(FlowState):
+            raise InvalidOption(f"{one!r} is no state of a flow; the states are {', '.join(get_args(FlowState))}")
+    return frozenset(states)
 
 
 def _parse_flow(text: str) -> Flow:

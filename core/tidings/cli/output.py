@@ -15,8 +15,10 @@ from tidings.texts import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 UNKNOWN = "-"
+GAP = 2  # between columns
 
 
 def emit(value: Any, json: bool, show: Callable[[], None]) -> None:
@@ -43,19 +45,34 @@ def speaks_utf8() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table on stdout; numbers stand to the right, None is `-`. It is never cut off where a program reads it."""
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], spare: Sequence[str] = ()) -> None:
+    """A table on stdout; numbers stand to the right, None is `-`. It is never cut off where a program reads it.
+
+    A terminal that is too narrow for all columns is spared these, one after the other, until the others fit.
+    """
+    screen = console()
+    screen.print(make_table(columns, rows, spare, screen.width))
+
+
+def make_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], spare: Sequence[str], width: int) -> Table:
+    """The same, to be shown on a screen of this width."""
     from rich.table import Table
 
-    rows = [list(row) for row in rows]
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for at, column in enumerate(columns):
+    rows = list(rows)
+    cells = [list(map(cell, row)) for row in rows]
+    widths = [max(map(len, (name, *(row[at] for row in cells)))) for at, name in enumerate(columns)]
+    left = dict(enumerate(columns))
+    for name in spare:
+        if sum(widths[at] + GAP for at in left) > width + GAP:
+            del left[columns.index(name)]
+    table = Table(box=None, pad_edge=False, padding=(0, GAP, 0, 0), header_style="bold")
+    for at, column in left.items():
         values = [row[at] for row in rows if row[at] is not None]
         numeric = bool(values) and all(isinstance(value, int | float) for value in values)
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*map(cell, row))
-    console().print(table)
+    for row in cells:
+        table.add_row(*(row[at] for at in left))
+    return table
 
 
 def cell(value: Any) -> str:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 from pathlib import Path
 
-from tests.support.commands import Run, flow_list, lags, line, publish, started, told
+from rich.console import Console
+
+from tests.support.commands import Run, ended, flow_list, lags, line, publish, started, told
 from tidings import Handler
+from tidings.cli.flows import SPARE
+from tidings.cli.output import make_table
 from tidings.cluster import Cluster
 from tidings.datamarkers import Datamarker
 from tidings.flow_status import FlowStatus, status
@@ -148,3 +154,76 @@ def test_flows_are_listed_by_application_and_by_stream(cache: Cluster, run: Run,
     assert keys("--stream", "contacts") == {("cache", "contacts"), ("mailer", "contacts")}
     assert keys("--stream", "clicks", "--application", "mailer") == {("mailer", "clicks")}
     assert run("flows", "describe", "mailer/clicks/2", "--json").json["shard"] == 2
+
+
+def test_flows_are_chosen_by_state_and_sorted_by_lag(cache: Cluster, publisher: Publisher, run: Run) -> None:
+    cache.create_application("idle", ["contacts"], start="latest")
+    eventually(lambda: lags(cache) == [0, 0, 0, 0])
+    publish(cache, 1, 2, 3)
+    assert {one["state"] for one in run("flows", "list", "--state", "waiting", "--json").json} == {"waiting"}
+    assert run("flows", "list", "--state", "parked", "--json").json == []
+    by_lag = [one["lag"] for one in run("flows", "list", "--sort", "lag", "--json").json]
+    assert by_lag == sorted(by_lag, reverse=True)
+    worst = run("flows", "list", "--sort", "lag", "--limit", "1", "--json").json
+    assert [one["lag"] for one in worst] == by_lag[:1]
+    assert run("flows", "list", "--state", "gone").code == 2
+
+
+def test_a_summary_has_a_line_for_each_application_and_stream(cache: Cluster, publisher: Publisher, run: Run) -> None:
+    eventually(lambda: lags(cache) == [0, 0])
+    publish(cache, 1, 2, 3)
+    (line,) = run("flows", "list", "--summary", "--json").json
+    assert (line["application"], line["stream"], line["flows"], line["waiting"], line["running"]) == (
+        "cache",
+        "contacts",
+        2,
+        2,
+        0,
+    )
+    assert line["lag"] == max(one["lag"] for one in flow_list(run))
+    header, row = (line.split() for line in run("flows", "list", "--summary").out.splitlines())
+    assert dict(zip(header, row, strict=True))["WAITING"] == "2"
+
+
+def test_flows_are_watched_until_ctrl_c(cache: Cluster, publisher: Publisher) -> None:
+    with started("flows", "list", "--watch", "--json") as process:
+        first, second = (json.loads(line(process)) for _ in range(2))
+        assert [one["shard"] for one in first] == [one["shard"] for one in second] == [0, 1]
+        process.send_signal(signal.SIGINT)
+        assert ended(process).code == 130
+
+
+def test_a_narrow_terminal_is_spared_columns_until_the_others_fit() -> None:
+    rows = [["cache", "contacts", 3, 1200, 1300, 100, 2.5, "publisher-of-the-east-1", 7, "subscriber-1", "running"]]
+
+    def headers(width: int) -> list[str]:
+        return [str(column.header) for column in make_table(COLUMNS, rows, SPARE, width).columns]
+
+    assert headers(200) == COLUMNS
+    assert headers(118) == [name for name in COLUMNS if name != "EPOCH"]
+    narrow = make_table(COLUMNS, rows, SPARE, 80)
+    assert Console(width=80).measure(narrow).maximum <= 80
+    assert {"APPLICATION", "STREAM", "SHARD", "LAG", "STATE"} <= {str(column.header) for column in narrow.columns}
+
+
+def test_publishers_and_subscribers_are_listed_with_their_flows(cache: Cluster, publisher: Publisher, run: Run) -> None:
+    with cache.subscribe("cache", Handler(), id="one"):
+        eventually(lambda: {one.subscriber for one in status(cache)} == {"one"})
+        (here,) = run("publishers", "list", "--json").json
+        assert (here["publisher"], here["flows"], here["address"]) == ("here", 2, publisher.address)
+        (one,) = run("subscribers", "list", "--json").json
+        assert (one["subscriber"], one["application"], one["flows"]) == ("one", "cache", 2)
+        assert run("subscribers", "list", "--application", "cache", "--json").json == [one]
+        assert str(os.getpid()) in run("publishers", "list").out.split()  # a number without thousands
+        assert run("subscribers", "list").out.split()[:2] == ["SUBSCRIBER", "APPLICATION"]
+    assert run("subscribers", "list", "--json").json == []
+    assert "there is no application 'nope'" in run("subscribers", "list", "--application", "nope").err
+
+
+def test_a_member_that_makes_no_sense_is_told_of_and_left_out(cache: Cluster, run: Run) -> None:
+    tree = cache.coordination
+    tree.create_path("publishers")
+    tree.client.create(tree.path("publishers", "odd"), b"not json")
+    listed = run("publishers", "list", "--json")
+    assert (listed.code, listed.json) == (0, [])
+    assert "'odd' is left out: what ZooKeeper holds at" in listed.err
