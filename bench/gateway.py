@@ -27,12 +27,15 @@ from bench.flow_throughput import certify
 from bench.processes import SPAWN, publish, running
 from bench.report import Row, less_is_better, milliseconds, more_is_better
 from tidings.cluster import Cluster
+from tidings.flow_status import status
 from tidings.streams import Stream
+from tidings.testing import eventually
 from tidings_thialfi import service
 from tidings_thialfi.protocol.stream_schema import notifications_of
 
 SERVICE = "bench"
 TOKEN = "of-the-proxy"
+SHARDS = 8
 SOCKETS = 2_000  # as many as the peer had
 WARM_UP_SOCKETS = 50
 PEER = "Centrifugo, another run"
@@ -69,7 +72,7 @@ def run(quick: bool) -> list[Row]:
     with tempfile.TemporaryDirectory() as name, tidings.embedded(name) as cluster:
         folder = Path(name)
         cluster.create_stream("updates", 8)
-        service.create(cluster, SERVICE, ["updates"], storage=name, shards=8)
+        service.create(cluster, SERVICE, ["updates"], storage=name, shards=SHARDS)
         notifications = cluster.stream(notifications_of(SERVICE))
         certificate, key = certify(folder)
         trust = ssl.create_default_context(cafile=certificate)
@@ -78,15 +81,20 @@ def run(quick: bool) -> list[Row]:
 
         def measure(options: list[str], crowd: Crowd, sockets: int, trunked: int = 0) -> Measured:
             with _gateway(folder, cluster, options) as (url, pid):
-                return asyncio.run(_measure(url, pid, crowd, notifications, sockets, trunked, rounds, singles))
+                eventually(lambda: [one.state for one in status(cluster)] == ["running"] * SHARDS, 60)
+                found = asyncio.run(_measure(url, pid, crowd, notifications, sockets, trunked, rounds, singles))
+                # What is acknowledged is not sent to the next gateway again.
+                eventually(lambda: all(one.lag == 0 for one in status(cluster)), 60)
+            return found
 
         stop = SPAWN.Event()
-        sender = SPAWN.Process(target=publish, args=(cluster.address, {}, stop))
+        sender = SPAWN.Process(target=publish, args=(cluster.address, {"token_interval": 1.0}, stop))
         with running(sender, stop=stop):
-            many = measure([], Crowd(), sockets, trunked)
+            measure([], Crowd(), 200)  # for the publisher to warm up
             bare = measure([], Crowd(), SOCKETS)
             guarded = measure(hooks, Crowd(signed=True), SOCKETS)
             both = measure([*tls, *hooks], Crowd(signed=True, tls=trust), SOCKETS)
+            many = measure([], Crowd(), sockets, trunked)
     return [
         Row("clients at once, on sockets of their own", sockets, "clients"),
         Row("clients at once, on a trunk beside them", trunked, "clients"),
