@@ -6,10 +6,13 @@ import asyncio
 import base64
 import json
 import os
+import ssl
 import struct
 import time
 from collections.abc import Sequence
 from urllib.parse import urlsplit
+
+from bench.doorman import credentials_of
 
 TOGETHER = 200  # clients that connect at once
 
@@ -22,9 +25,11 @@ class Wire:
         self._writer = writer
 
     @classmethod
-    async def open(cls, url: str, path: str, protocol: str, authorization: str | None = None) -> Wire:
+    async def open(
+        cls, url: str, path: str, protocol: str, authorization: str | None = None, tls: ssl.SSLContext | None = None
+    ) -> Wire:
         place = urlsplit(url)
-        reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=2**17)
+        reader, writer = await asyncio.open_connection(place.hostname, place.port, limit=2**17, ssl=tls)
         lines = [f"GET {path} HTTP/1.1", f"Host: {place.netloc}", "Upgrade: websocket", "Connection: Upgrade"]
         lines += ["Sec-WebSocket-Version: 13", f"Sec-WebSocket-Key: {base64.b64encode(os.urandom(16)).decode()}"]
         lines += [f"Sec-WebSocket-Protocol: {protocol}"] + (
@@ -63,9 +68,11 @@ class Wire:
 
 
 class Crowd:
-    """Clients that have said hello, and count what they are told."""
+    """Clients that have said hello, and count what they are told. `signed`: each shows a user's credentials."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, signed: bool = False, tls: ssl.SSLContext | None = None) -> None:
+        self._signed = signed
+        self._tls = tls
         self.clients: list[int] = []
         self.received = 0
         self.taken: list[float] = []
@@ -113,9 +120,10 @@ class Crowd:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _plain(self, url: str) -> None:
-        wire = await Wire.open(url, "/v1/client", "tidings.thialfi.v1")
+        wire = await Wire.open(url, "/v1/client", "tidings.thialfi.v1", tls=self._tls)
         self._wires.append(wire)
-        wire.say('{"v":"1.0","hello":{"nonce":"n","application":"crowd"}}')
+        shown = {"credentials": credentials_of(f"user-{len(self._wires)}")} if self._signed else {}
+        wire.say(json.dumps({"v": "1.0", "hello": {"nonce": "n", "application": "crowd", **shown}}))
         self._take(json.loads(await wire.hear()))
         self._tasks.append(asyncio.create_task(self._listen(wire)))
 

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import secrets
 import signal
 import subprocess
@@ -177,6 +178,10 @@ class Process:
             if line.startswith(f"tidings_gateway_{name}{wanted} "):
                 return float(line.rpartition(" ")[2])
         return 0.0
+
+    def memory(self) -> int:
+        """The bytes that it has."""
+        return int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
     def end(self, number: int | None = signal.SIGTERM) -> int:
         if number is not None and self.process.poll() is None:

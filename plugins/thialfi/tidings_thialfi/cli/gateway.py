@@ -7,6 +7,7 @@ import gc
 import logging
 import signal
 import ssl
+from asyncio import sslproto
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,6 +42,7 @@ Examples:
 """
 
 MAX_UNCOLLECTED_CONNECTIONS = 1000  # that are gone, and whose garbage may lie about
+TLS_BUFFER_BYTES = 16 * 2**10  # that asyncio keeps for each connection: a record of TLS, and not its 256 KiB
 DEFAULTS = GatewayOptions()
 
 
@@ -322,4 +324,5 @@ def _server_tls(certificate: Path | None, key: Path | None) -> ssl.SSLContext | 
         context.load_cert_chain(certificate, key)
     except (ssl.SSLError, OSError) as error:
         raise InvalidOption(f"{certificate} and its key cannot be used for TLS: {error}") from None
+    sslproto.SSLProtocol.max_size = TLS_BUFFER_BYTES
     return context

@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 SHUTDOWN, DISPLACED, DISCONNECTED, SLOW, SILENT = 3001, 3002, 3003, 3008, 3012
 MALFORMED, DENIED = 3501, 3507
+SHORT_CHARACTERS = 8 * 2**10  # of a text: asyncio pauses whoever writes at 64 KiB, and a character has up to 4 bytes
 CLOSE_TIMEOUT_S = 5.0  # what a client has to read why it is sent away
 
 
 class Pipe:
-    """Text out of a WebSocket, in order. A task writes only while something waits.
+    """Text out of a WebSocket, in order. A task writes only while something waits: it costs more than most texts.
 
     There is `room` below `ahead` bytes; at `limit` bytes, or when none was taken for `stall` seconds, the other side is
     too slow, and is given up.
@@ -70,6 +71,8 @@ class Pipe:
         """Send this, soon; False if the other side is gone, or is too slow, and is sent away."""
         if self.closed:
             return False
+        if self._writer is None and self._write_at_once(text):
+            return not self.closed
         self._queue.append(text)
         self._bytes += len(text)
         if self._bytes > self._limit:
@@ -116,6 +119,21 @@ class Pipe:
             self.when_room(lambda: None if found.done() else found.set_result(None))
             await found
 
+    def _write_at_once(self, text: str) -> bool:
+        """Write this, if it is short and the transport holds nothing: then aiohttp has nothing to wait for."""
+        transport = self._request.transport
+        if transport is None or len(text) > SHORT_CHARACTERS or transport.get_write_buffer_size():
+            return False
+        writing = self._socket.send_str(text)
+        try:
+            writing.send(None)
+            writing.close()  # it would wait until some is read; the text itself is with the transport
+        except StopIteration:
+            pass
+        except (ConnectionError, RuntimeError):
+            self._gone()
+        return True
+
     async def _write(self) -> None:
         try:
             while self._queue:
@@ -124,14 +142,18 @@ class Pipe:
                 self._bytes -= len(text)
                 self._written += 1
                 self._call_waiters()
-        except (ConnectionError, RuntimeError):  # gone; whoever reads from it finds out, and cleans up
-            self.closed = True
-            self._queue.clear()
-            self._call_waiters()
+        except (ConnectionError, RuntimeError):
+            self._gone()
         finally:
             self._writer = None
             if self._watchdog is not None:
                 self._watchdog.cancel()
+
+    def _gone(self) -> None:
+        """The other side is gone; whoever reads from it finds out, and cleans up."""
+        self.closed = True
+        self._queue.clear()
+        self._call_waiters()
 
     def _watch(self) -> None:
         """Look after a while whether something was written meanwhile.

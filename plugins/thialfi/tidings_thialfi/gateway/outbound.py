@@ -57,6 +57,7 @@ class Outbound:
         by_client: dict[int, list[NotificationRow]] = {}
         for row in rows:
             by_client.setdefault(row.client, []).append(row)
+        self._metrics.limited.labels("registrations").inc(sum(row.say == stream_schema.REFUSED for row in rows))
         effects: list[Effect] = []
         now = time.monotonic()
         for client, some in by_client.items():
@@ -64,7 +65,6 @@ class Outbound:
             if session is None:
                 continue
             invalid = take_in(session, some)
-            self._metrics.limited.labels("registrations").inc(sum(row.say == stream_schema.REFUSED for row in some))
             if invalid is not None:
                 self._invalidate(session, FromService(invalid=invalid, token=session.token))
                 effects.append(SessionInvalidated(session))

@@ -35,6 +35,7 @@ __all__ = [
 
 UNKNOWN = "unknown"  # never base64, which has four characters, or eight
 _LIST_NAMES_BYTES = 128
+_ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 T = TypeVar("T")
 
@@ -307,4 +308,4 @@ def _known(**parts: Any) -> dict[str, Any]:
 
 
 def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return _ENCODER.encode(value)

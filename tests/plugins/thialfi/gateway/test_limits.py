@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
 import ssl
 import subprocess
+from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -14,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.crowd import Crowd
 from tests.support import gateway_scene
 from tests.support.gateway_scene import PROGRAM, SERVICE, Process, Scene, online
 from tidings.testing import eventually, held
@@ -230,7 +233,8 @@ def test_what_is_no_http_does_no_harm(gateway: Process, raw: bytes) -> None:
     assert not any("Traceback" in line for line in gateway.lines), "".join(gateway.lines)
 
 
-def test_clients_speak_tls_when_there_is_a_certificate(scene: Scene) -> None:
+@pytest.fixture(scope="module")
+def trust(scene: Scene) -> ssl.SSLContext:
     key, certificate = scene.folder / "key.pem", scene.folder / "certificate.pem"
     about = ["-days", "2", "-nodes", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-keyout", key, "-out", certificate, *about]
@@ -238,18 +242,42 @@ def test_clients_speak_tls_when_there_is_a_certificate(scene: Scene) -> None:
         subprocess.run(list(map(str, command)), check=True, capture_output=True)
     except FileNotFoundError:
         pytest.skip("needs openssl, to make a certificate")
-    gateway = scene.gateway("g-tls", "--tls-certificate", str(certificate), "--tls-key", str(key))
-    trust = ssl.create_default_context(cafile=certificate)
+    return ssl.create_default_context(cafile=certificate)
 
+
+@pytest.fixture(scope="module")
+def tls_gateway(scene: Scene, trust: ssl.SSLContext) -> Iterator[Process]:
+    files = ("--tls-certificate", str(scene.folder / "certificate.pem"), "--tls-key", str(scene.folder / "key.pem"))
+    gateway = scene.gateway("g-tls", *files)
+    yield gateway
+    gateway.end()
+
+
+def test_clients_speak_tls_when_there_is_a_certificate(
+    scene: Scene, tls_gateway: Process, trust: ssl.SSLContext
+) -> None:
     async def hello() -> str:
-        url = gateway.url.replace("http:", "wss:") + "/v1/client"
+        url = tls_gateway.url.replace("http:", "wss:") + "/v1/client"
         async with scene.http.ws_connect(url, ssl=trust, protocols=["tidings.thialfi.v1"]) as socket:
             await socket.send_str('{"v": "1.0", "hello": {"nonce": "n", "application": "a"}}')
             heard: str = await socket.receive_str()
             return heard
 
     assert "grant" in scene.loop.run(hello())
-    gateway.end()
+
+
+def test_a_connection_with_tls_takes_little_memory(tls_gateway: Process, trust: ssl.SSLContext) -> None:
+    async def scenario() -> float:
+        crowd = Crowd(tls=trust)
+        await crowd.connect(tls_gateway.url, 50)
+        before = tls_gateway.memory()
+        await crowd.connect(tls_gateway.url, 100)
+        taken = tls_gateway.memory() - before
+        await crowd.close()
+        return taken / 100
+
+    each = asyncio.run(scenario())
+    assert each < 160 * 2**10, f"a connection takes {each:,.0f} bytes"
 
 
 def test_a_gateway_that_cannot_start_says_why(scene: Scene, gateway: Process) -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from bench.crowd import Crowd
-from tests.support.gateway_scene import Process, Scene, scene_of
+from tests.support.gateway_scene import Scene, scene_of
 from tidings.cluster import Cluster
 from tidings.testing import eventually
 
@@ -24,10 +23,6 @@ def scene(cluster: Cluster, tmp_path: Path) -> Iterator[Scene]:
         yield own
 
 
-def memory(gateway: Process) -> int:
-    return int(Path(f"/proc/{gateway.process.pid}/statm").read_text().split()[1]) * resource.getpagesize()
-
-
 @pytest.mark.slow
 def test_ten_thousand_clients_are_told_and_cost_little(scene: Scene) -> None:
     tokens = scene.secret_file("trunks", "of-the-proxy")
@@ -38,9 +33,9 @@ def test_ten_thousand_clients_are_told_and_cost_little(scene: Scene) -> None:
     async def scenario() -> None:
         crowd = Crowd()
         await crowd.connect(gateway.url, 50)
-        before = memory(gateway)
+        before = gateway.memory()
         await crowd.connect(gateway.url, SOCKETS - 50)
-        each = (memory(gateway) - before) / SOCKETS
+        each = (gateway.memory() - before) / SOCKETS
         assert each < 64 * 1024, f"a connection takes {each:,.0f} bytes"
         await crowd.connect_trunk(gateway.url, "of-the-proxy", TRUNKED)
         assert len(set(crowd.clients)) == SOCKETS + TRUNKED
