@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,9 +30,10 @@ from tidings.cli.tail import EXAMPLES as TAIL_EXAMPLES
 from tidings.cli.tail import tail_command
 from tidings.cli.truncate import EXAMPLES as TRUNCATE_EXAMPLES
 from tidings.cli.truncate import truncate_command
-from tidings.errors import TidingsError
+from tidings.errors import InvalidOption, TidingsError
 
 if TYPE_CHECKING:
+    from tidings.cluster import Cluster
     from tidings.stream_definition import StreamDefinition
 
 streams = typer.Typer(
@@ -228,19 +230,26 @@ def drop_command(
     name: Name,
     purge: Annotated[bool, typer.Option("--purge", help="Delete its updates too; otherwise its log stays.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Drop it though applications read it.")] = False,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Drop a stream from the cluster, or all of a family. Asks first; where nobody can answer, --yes must be given.
 
-    What a database keeps for the sake of a stream that tails it, as a replication slot, goes with the stream.
+    While applications read it, it is dropped only by --force: their subscribers would not be told. What a database
+    keeps for the sake of a stream that tails it, as a replication slot, goes with the stream.
     """
     if not yes and not sys.stdin.isatty():
         raise refuse("drop asks before it drops, and there is no terminal to ask on: add --yes")
     with connected(zookeeper, timeout) as cluster:
         found = [stream.definition for stream in cluster.streams_named(name)]
         log = ", ".join(stream.log for stream in found)
+        readers = _readers(cluster, found)
+        if readers and not force:
+            raise InvalidOption(
+                f"stream {name!r} is read by {', '.join(readers)}: drop or change these first, or add --force"
+            )
         what = f"stream {name!r}" if found[0].name == name else f"{', '.join(one.name for one in found)}"
         loss = f"with all updates in {log}" if purge else f"and leave what is in {log}"
         if not yes and not typer.confirm(f"Drop {what} {loss}?", err=True):
@@ -250,6 +259,19 @@ def drop_command(
     verb = "is" if len(found) == 1 else "are"
     rest = f", with all updates in {log}" if purge else f"; what is in {log} stays"
     emit({"dropped": name, "log": log, "purged": purge}, json, lambda: note(f"{what} {verb} dropped{rest}"))
+
+
+def _readers(cluster: Cluster, dropped: list[StreamDefinition]) -> list[str]:
+    """The applications that read one of these streams, and how many of their flows run."""
+    from tidings.flow_status import read_records
+    from tidings.stream_definition import streams_by_name
+
+    names = {one.name for one in dropped}
+    by_name = streams_by_name(dropped)
+    reading = [one.name for one in cluster.applications() if set(one.reads(by_name)) & names]
+    flows = read_records(cluster)
+    held = Counter(flow.application for flow, record in flows.items() if flow.stream in names and record.owner)
+    return [f"application {name!r} ({held[name]:,} flows are owned)" for name in reading]
 
 
 @streams.command("collect", short_help="Publish a gc event: what it matches may be collected.")

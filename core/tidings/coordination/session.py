@@ -10,6 +10,7 @@ import contextlib
 import logging
 import re
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Auth, Connect
+from kazoo.protocol.states import KazooState
 
 from tidings.coordination.tls import TlsHandler, ZooKeeperTls
 from tidings.errors import CoordinationDenied, CoordinationUnavailable, InvalidName, InvalidOption
@@ -111,6 +113,8 @@ class ZooKeeperSession:
             use_ssl=tls is not None,
         )
         self._note_granted_timeout()
+        self._away_since: float | None = None
+        self._client.add_listener(self._tell_of_absence)
         self._client.start_async().wait(timeout)
         if not self._client.connected:
             # A server that takes the connection and says nothing keeps kazoo for a session's time-out, but not us.
@@ -147,6 +151,7 @@ class ZooKeeperSession:
 
     def close(self) -> None:
         """End the session: what it holds is let go at once."""
+        self._client.remove_listener(self._tell_of_absence)
         self._client.stop()
         self._client.close()
 
@@ -176,6 +181,16 @@ class ZooKeeperSession:
     def _give_up(self) -> None:
         with contextlib.suppress(KazooException):
             self.close()
+
+    def _tell_of_absence(self, state: str) -> None:
+        """Log once that ZooKeeper is away, and once that it is back."""
+        if state == KazooState.CONNECTED:
+            if self._away_since is not None:
+                logger.warning("ZooKeeper at %s is back after %.1f s", self.hosts, time.monotonic() - self._away_since)
+            self._away_since = None
+        elif self._away_since is None:
+            self._away_since = time.monotonic()
+            logger.warning("ZooKeeper at %s is away", self.hosts)
 
     def _note_granted_timeout(self) -> None:
         """Note the session's time-out as ZooKeeper grants it, each time, before anyone hears of the connection.

@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Run, published, told
+from tests.support.commands import Run, lags, published, told
 from tidings.cli import main
+from tidings.cluster import Cluster
+from tidings.publisher.publisher import Publisher
+from tidings.testing import eventually
 
 
 def test_a_stream_is_made_listed_described_and_dropped(run: Run, tmp_path: Path) -> None:
@@ -137,3 +140,15 @@ def test_a_dropped_stream_keeps_its_updates_unless_they_are_purged(contacts: Run
     published(contacts, {"object": "a"})
     assert contacts("streams", "drop", "contacts", "--yes", *(["--purge"] if purge else [])).code == 0
     assert (tmp_path / "contacts").exists() is not purge
+
+
+def test_a_stream_that_is_read_is_dropped_by_force_only(cache: Cluster, publisher: Publisher, run: Run) -> None:
+    eventually(lambda: lags(cache) == [0, 0])
+    refused = run("streams", "drop", "contacts", "--yes")
+    assert (refused.code, refused.out) == (1, "")
+    assert (
+        "is read by application 'cache' (2 flows are owned): drop or change these first, or add --force" in refused.err
+    )
+    assert [one.name for one in cache.streams()] == ["contacts"]
+    assert run("streams", "drop", "contacts", "--yes", "--force").code == 0
+    assert cache.streams() == []

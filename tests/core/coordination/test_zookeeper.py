@@ -48,3 +48,15 @@ def test_a_name_that_zookeeper_does_not_take_is_an_error_of_ours(cluster: Cluste
     for ask in (nodes.value, nodes.children, nodes.exists):
         with pytest.raises(InvalidName, match="does not take such a name"):
             ask("streams", "a\0b")
+
+
+def test_the_absence_of_zookeeper_is_told_once_and_so_is_its_return(
+    zookeeper: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Proxy(zookeeper) as proxy, contextlib.closing(Coordination(proxy.address)) as tree:
+        proxy.cut()
+        eventually(lambda: f"ZooKeeper at {tree.hosts} is away" in caplog.messages)
+        proxy.heal()
+        eventually(lambda: any(one.startswith(f"ZooKeeper at {tree.hosts} is back after ") for one in caplog.messages))
+        tree.ping()
+    assert len([record for record in caplog.records if record.name == "tidings.coordination.session"]) == 2
