@@ -13,7 +13,7 @@ from kazoo.exceptions import NoNodeError
 
 from tidings.applications import Application, start_problems
 from tidings.collection import check_collection
-from tidings.coordination.membership import sweep
+from tidings.coordination.membership import make_room, sweep
 from tidings.coordination.origins import note_origin
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.errors import (
@@ -229,6 +229,7 @@ class Catalogue:
             raise InvalidOption(f"the start of application {name!r} cannot be: {problem}")
         strategy(application.balance)  # is there
         self._put_application(application)
+        make_room(self.coordination, name)
         for warning in application.warnings(shards):
             warnings.warn(warning, FilterWarning, stacklevel=2)
         return application

@@ -164,7 +164,9 @@ def test_a_dead_zookeeper_is_one_clear_sentence() -> None:
             connect(address, timeout=0.5)
 
 
-@pytest.mark.parametrize("address", ["", "localhost", "localhost:", "localhost:x/root", "a:1 b:2", "a:1//b"])
+@pytest.mark.parametrize(
+    "address", ["", "localhost", "localhost:", "localhost:x/root", "a:1 b:2", "a:1//b", "a:1/b/../c", "a:1/."]
+)
 def test_an_address_that_is_none_is_refused(address: str) -> None:
     with pytest.raises(InvalidOption, match="no ZooKeeper address"):
         connect(address)

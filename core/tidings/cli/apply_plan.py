@@ -16,6 +16,7 @@ from tidings.applications import Application, start_problems
 from tidings.collection import check_collection
 from tidings.config.spec import Spec, log_key, stream_key
 from tidings.config.yaml_lines import Key, Mistakes
+from tidings.coordination.membership import make_room
 from tidings.errors import InvalidConfig, InvalidOptions, TidingsError
 from tidings.hosts import trust_addresses
 from tidings.log_checks import check_claims, check_new_log, preflight, prove_replica
@@ -115,6 +116,8 @@ def _execute(action: Action, cluster: Cluster, undo: Undo) -> None:
     if not done:
         raise InvalidConfig(f"{action.kind} {action.name!r} was changed since the plan was made: apply again")
     undo.add(f"what was changed of {action.kind} {action.name!r}", lambda: _take_back(action, cluster))
+    if action.kind == "application":
+        make_room(tree, action.name)
 
 
 def _take_back(action: Action, cluster: Cluster) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError
+from kazoo.exceptions import NoAuthError, NodeExistsError, NoNodeError, NotEmptyError
 from kazoo.security import ACL
 
-from tidings.coordination.roles import ACCESS, AccessRules, top_places
+from tidings.coordination.membership import make_room
+from tidings.coordination.roles import ACCESS, AccessRules, rights_at, top_places
 from tidings.coordination.zookeeper import Coordination, encode
 from tidings.errors import InvalidOption
 
 Parts = tuple[str, ...]
 
 ASKED_AT_ONCE = 1_000
-MENDING_ROUNDS = 5  # those who run beside it may go on making nodes with other rights for a moment
+MENDING_ROUNDS = 5
+HEARING_S = 1.0  # those who run beside it may make nodes with other rights until they have heard of the new ones
 
 
 class Findings(NamedTuple):
@@ -34,19 +37,33 @@ def check_access(tree: Coordination) -> Findings:
 def repair_access(tree: Coordination) -> Findings:
     """Give every node its rights, from the root on; what is returned was mended, but for what is foreign.
 
-    It also closes a tree that was open. While the secret is replaced, those under the new and the old one are let in.
+    It also closes a tree that was open, and deletes what subscribers or pipelines have made for themselves alone. While
+    the secret is replaced, those under the new and the old one are let in.
     """
     rules = _rules(tree)
     with tree.translating_errors():
         _make_places(tree, rules)
-        nodes, wrong, foreign = _look(tree, rules, mend=True)
+        mended: set[str] = set()
         for _ in range(MENDING_ROUNDS):
-            again = _look(tree, rules, mend=True)
-            wrong = sorted({*wrong, *again.wrong})
-            nodes, foreign = again.nodes, again.foreign
-            if not again.wrong:
+            nodes, wrong, foreign = _look(tree, rules, mend=True)
+            mended |= {*wrong, *(path for path in foreign if _deleted(tree, path))}
+            if not wrong and not mended.intersection(foreign):
                 break
-    return Findings(nodes, wrong, foreign)
+            time.sleep(HEARING_S)
+    return Findings(nodes, sorted(mended), foreign)
+
+
+def _deleted(tree: Coordination, path: str) -> bool:
+    """Delete what others keep us from, in a place where they may make something: they can make it again."""
+    parts = path.removeprefix(tree.root).strip("/").split("/")
+    above = rights_at(parts[:-1])
+    if "c" not in above.application + above.producer:
+        return False
+    try:
+        tree.wait(tree.client.delete_async(path))
+    except (NotEmptyError, NoAuthError, NoNodeError):
+        return False
+    return True
 
 
 def _rules(tree: Coordination) -> AccessRules:
@@ -68,6 +85,8 @@ def _make_places(tree: Coordination, rules: AccessRules) -> None:
             if name == ACCESS:
                 _set_rights(tree, (name,), rules)
                 tree.wait(tree.client.set_async(tree.path(name), record))
+    for application in tree.children("applications"):
+        make_room(tree, application)
 
 
 def _set_rights(tree: Coordination, parts: Parts, rules: AccessRules) -> None:

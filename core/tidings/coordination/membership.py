@@ -57,6 +57,11 @@ class Membership:
                 self._coordination.release(*self._place)
 
 
+def make_room(tree: Coordination, application: str) -> None:
+    """Make the place of an application's subscribers, which they may not make themselves."""
+    tree.create_path("applications", application, "subscribers")
+
+
 def sweep(tree: Coordination, name: str) -> None:
     """Take the empty place of an application away that was dropped while subscribers ran, once they are gone.
 

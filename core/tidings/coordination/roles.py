@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from kazoo.security import ACL, Id, Permissions
 
 from tidings.errors import ForeignValue
-from tidings.identity.credentials import ROLES, Credentials
+from tidings.identity.credentials import ROLES, SEALS, Credentials, seal
 from tidings.plugins import installed_names, load
 
 ACCESS = "access"
@@ -54,7 +54,7 @@ PLACES: dict[str, Rights] = {
     "streams/*": Rights(publisher="rc", producer="r", member="r"),
     "streams/*/origin": Rights(publisher="rw"),
     "applications": Rights(publisher="r", member="r"),
-    "applications/*": Rights(publisher="r", application="rc"),
+    "applications/*": Rights(publisher="r", application="r"),
     "applications/*/subscribers": Rights(publisher="r", application="rcd"),
     "applications/*/subscribers/*": Rights(publisher="r", application="rw"),
     "flows": Rights(publisher="rcd"),
@@ -122,8 +122,8 @@ class AccessRules:
         return cls({}, credentials)
 
     def record(self) -> dict[str, Any]:
-        """What the tree is to say of its roles."""
-        return dict(self._roles)
+        """What the tree is to say of its roles, sealed by our secrets."""
+        return {**self._roles, SEALS: [seal(secret, self._roles) for secret in self._credentials.secrets]}
 
     def acl(self, parts: Sequence[str]) -> list[ACL]:
         """The rights of a node at a place, as ZooKeeper takes them."""

@@ -65,7 +65,7 @@ def split_address(address: str) -> tuple[str, str]:
             "a ZooKeeper address has no '@', and no user and password before it: the command line takes them from "
             "TIDINGS_ZOOKEEPER_CREDENTIALS, and `connect` as its `credentials`"
         )
-    if not match or not _is_known_to_kazoo(match["hosts"]):
+    if not match or not _is_known_to_kazoo(match["hosts"]) or {".", ".."} & set(match["root"].split("/")):
         raise InvalidOption(f"{address!r} is no ZooKeeper address: write host:port[,host:port…][/root]")
     return match["hosts"], match["root"] or DEFAULT_ROOT
 
@@ -123,8 +123,12 @@ class ZooKeeperSession:
             closing.join(1.0)
             raise CoordinationUnavailable(
                 (handler.trouble if handler else None)
-                or f"no ZooKeeper answers at {self.hosts} within {timeout:g} s; "
-                "check the address, or start one with `tidings zookeeper`"
+                or f"no ZooKeeper answers at {self.hosts} within {timeout:g} s; check the address, or "
+                + (
+                    "whether it wants a certificate of ours (TIDINGS_ZOOKEEPER_CERTIFICATE)"
+                    if handler
+                    else "start one with `tidings zookeeper`"
+                )
             )
         try:
             self._begin()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+MAX_WEIGHT = 1e9  # a capacity is at most 1e6
+
 
 class SubscriberRecord(NamedTuple):
     """A live subscriber, as it describes itself."""
@@ -23,7 +25,7 @@ class SubscriberRecord(NamedTuple):
             weight = float(value.get("weight", capacity))
         except (KeyError, TypeError, ValueError, OverflowError):
             return None
-        sane = 0 < weight < float("inf") and 0 <= load <= 1
+        sane = 0 < weight <= MAX_WEIGHT and 0 <= load <= 1
         unreachable = value.get("unreachable")
         troubles = unreachable if isinstance(unreachable, dict) else {}
         return cls(weight, load, bool(value.get("leaving")), troubles) if sane else None

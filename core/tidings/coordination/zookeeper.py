@@ -26,6 +26,7 @@ from kazoo.exceptions import (
     NotEmptyError,
     RolledBackError,
 )
+from kazoo.protocol.states import KazooState
 from kazoo.security import ACL
 
 from tidings.coordination.roles import ACCESS, AccessRules, top_places
@@ -39,10 +40,31 @@ VALUE_VERSION = 1
 class Coordination(ZooKeeperSession):
     """A session, and a cluster's tree of JSON values in ZooKeeper."""
 
-    _rules: AccessRules | None
+    _known_rules: AccessRules | None
+    _stale = True
 
     def _begin(self) -> None:
-        self._rules = self._find_rules()
+        self._client.add_listener(self._on_absence)
+        self._known_rules = self._rules
+
+    @property
+    def _rules(self) -> AccessRules | None:
+        """Who may do what, as the tree says now: it may be closed, or its secret be replaced, while we run."""
+        if self._stale:
+            self._stale = False
+            try:
+                self._known_rules = self._find_rules()
+            except BaseException:
+                self._stale = True
+                raise
+        return self._known_rules
+
+    def _on_absence(self, state: str) -> None:
+        if state != KazooState.CONNECTED:
+            self._stale = True  # what was announced meanwhile was not heard
+
+    def _on_rules(self, event: Any) -> None:
+        self._stale = True
 
     @property
     def closed(self) -> bool:
@@ -180,7 +202,9 @@ class Coordination(ZooKeeperSession):
         place = self.path(ACCESS)
         with self.translating_errors():
             try:
-                found = self.found(self._client.get_async(place))
+                found = self.found(self._client.get_async(place, watch=self._on_rules))
+                if found is None and self.wait(self._client.exists_async(place, watch=self._on_rules)) is not None:
+                    return self._find_rules()  # it was made this moment
             except NoAuthError:
                 raise self._unknown_to_it() from None
             if found is not None:

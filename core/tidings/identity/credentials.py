@@ -13,13 +13,15 @@ Every application is also a *member*: that is what may read what all application
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from tidings.errors import InvalidOption
-from tidings.identity.keys import application_key, application_password, member_password, role_password
+from tidings.identity.keys import application_key, application_password, member_password, record_seal, role_password
 
+SEALS = "seals"
 ROLES = ("operator", "publisher", "producer", "member", "viewer")
 """All that ZooKeeper knows by one password; of applications, each has its own."""
 
@@ -59,9 +61,15 @@ class Credentials:
         return self.passwords[0].partition(":")[0] if self.passwords else "anonymous"
 
     def known_to(self, record: Mapping[str, Any]) -> bool:
-        """Whether a cluster that says this of its roles knows ours."""
+        """Whether a cluster that says this of its roles knows ours; and, if we have the secret, whether it says so.
+
+        Somebody else could have made a tree that names our roles beside their own.
+        """
         names = {digest(one) for one in self.passwords}
-        return any(isinstance(those, list) and not names.isdisjoint(map(str, those)) for those in record.values())
+        named = any(isinstance(those, list) and not names.isdisjoint(map(str, those)) for those in record.values())
+        seals = record.get(SEALS)
+        sealed = isinstance(seals, list) and any(seal(secret, record) in seals for secret in self.secrets)
+        return named and (sealed or not self.secrets)
 
     def identities(self, role: str) -> list[str]:
         """How ZooKeeper names a role that our secrets know."""
@@ -70,13 +78,20 @@ class Credentials:
     def applications(self, name: str) -> list[str]:
         """How ZooKeeper names an application that our secrets know; without secrets, we can only be it ourselves."""
         made = Credentials.of_application([application_key(secret, name) for secret in self.secrets])
-        known = (made if self.secrets else self).passwords
-        return [digest(one) for one in known if one.startswith("application:")]
+        if self.secrets:
+            return [digest(one) for one in made.passwords if one.startswith("application:")]
+        # Of two keys the first is the newer one; the other one is on its way out.
+        return [digest(one) for one in self.passwords[:1] if one.startswith("application:")]
 
 
 def role_credentials(secret: str, role: str) -> str:
     """The name and password of a role."""
     return f"{role}:{role_password(secret, role)}"
+
+
+def seal(secret: str, record: Mapping[str, Any]) -> str:
+    """What only who has the secret can say of roles."""
+    return record_seal(secret, json.dumps({role: record.get(role) for role in ROLES}))
 
 
 def digest(credentials: str) -> str:

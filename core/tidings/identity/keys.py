@@ -55,6 +55,11 @@ def member_password(application_key: str) -> str:
     return application_key.partition(".")[2]
 
 
+def record_seal(secret: str, record: str) -> str:
+    """What shows that whoever wrote a record has the secret."""
+    return _made(secret, "seal", record)
+
+
 def _made(secret: str, kind: str, name: str) -> str:
     made = hmac.digest(secret.encode(), f"tidings {kind}\0{name}".encode(), "sha256")
     return base64.urlsafe_b64encode(made).rstrip(b"=").decode()

@@ -19,6 +19,7 @@ from kazoo.hosts import collect_hosts
 from packaging.requirements import Requirement
 
 from tidings.coordination.access_check import check_access, repair_access
+from tidings.coordination.session import ZooKeeperSession
 from tidings.coordination.tls import tls_of_environment
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import TidingsError
@@ -144,8 +145,8 @@ def check_zookeeper(address: str | None) -> Check:
     if address is None:
         return Check("zookeeper", True, "none was asked for; name one with --zookeeper or TIDINGS_ZOOKEEPER")
     servers = address.partition("/")[0].split(",")
-    if os.environ.get("TIDINGS_ZOOKEEPER_AUTHORITY"):  # it would not answer in clear; `check_roles` connects to it
-        return Check("zookeeper", True, f"{','.join(servers)}, by TLS")
+    if os.environ.get("TIDINGS_ZOOKEEPER_AUTHORITY"):  # it would not answer in clear
+        return _check_by_tls(address)
     for server in servers:
         host, _, port = server.strip().rpartition(":") if ":" in server else (server.strip(), "", str(ZOOKEEPER_PORT))
         host = host.strip("[]")
@@ -157,6 +158,16 @@ def check_zookeeper(address: str | None) -> Check:
             return Check("zookeeper", True, f"{host}:{port} answers ({answer})")
     fix = "Start it ('tidings zookeeper' runs one for development), or correct the address."
     return Check("zookeeper", False, f"{','.join(servers)} does not answer", fix)
+
+
+def _check_by_tls(address: str) -> Check:
+    try:
+        with contextlib.closing(
+            ZooKeeperSession(address, timeout=3.0, tls=tls_of_environment(), insecure=True)
+        ) as session:
+            return Check("zookeeper", True, f"{session.hosts} answers by TLS")
+    except TidingsError as error:
+        return Check("zookeeper", False, str(error), "Correct the address, or the files of TLS to ZooKeeper.")
 
 
 def check_roles(address: str, *, repair: bool = False) -> Check:

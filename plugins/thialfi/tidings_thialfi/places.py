@@ -10,7 +10,7 @@ _HEARD = Rights(application="r", whose="{}.gateways")
 
 PLACES = {
     PLACE: Rights(producer="r", member="r"),
-    f"{PLACE}/*": Rights(producer="r", application="rc", whose="{}.gateways"),
+    f"{PLACE}/*": Rights(producer="r", application="r", whose="{}.gateways"),
     f"{PLACE}/*/{GATEWAYS}": Rights(application="rcd", whose="{}.gateways"),
     f"{PLACE}/*/{GATEWAYS}/*": Rights(application="rw", whose="{}.gateways"),
     f"{PLACE}/*/{REVOKED}": _HEARD,

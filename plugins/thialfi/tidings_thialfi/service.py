@@ -24,7 +24,7 @@ from tidings.pipelines.pipeline import Pipeline
 from tidings.positions import Position, Positions
 from tidings.stages import make
 from tidings.stream_definition import DEFAULT_SHARDS
-from tidings_thialfi.places import PLACE, gateways_of
+from tidings_thialfi.places import GATEWAYS, PLACE, gateways_of
 from tidings_thialfi.protocol.stream_schema import notifications_of, operations_of
 from tidings_thialfi.server.collection import POLICIES
 
@@ -116,7 +116,9 @@ def create(
         cluster.create_application(gateways_of(name), told, start="latest", balance="zookeeper")
     place = str(Path(storage).absolute())
     service = Service(name, new_identity(), tuple(streams), name, place, dict(options or {}))
-    if cluster.coordination.create(service.to_json(), PLACE, name):
+    made = cluster.coordination.create(service.to_json(), PLACE, name)
+    cluster.coordination.create_path(PLACE, name, GATEWAYS)  # which gateways may not make themselves
+    if made:
         return service
     known = read(cluster, name)
     if replace(known, identity=service.identity) != service:

@@ -16,8 +16,8 @@ from kazoo.security import OPEN_ACL_UNSAFE, make_digest_acl
 from tidings.cluster import Cluster, connect
 from tidings.coordination.access_check import check_access, repair_access
 from tidings.coordination.pipeline_lock import PipelineLock
-from tidings.coordination.roles import PLACES, rights_at
-from tidings.coordination.zookeeper import Coordination
+from tidings.coordination.roles import PLACES, AccessRules, rights_at
+from tidings.coordination.zookeeper import Coordination, encode
 from tidings.errors import CoordinationDenied, InvalidOption
 from tidings.flow_status import status
 from tidings.handlers import Handler
@@ -161,13 +161,11 @@ def test_nobody_gets_at_what_is_not_theirs(running: Cluster, address: str) -> No
         for path, parts in places.items():
             found = deeds_at(cache, path, operator)
             match parts:
-                case ["applications", "cache"]:
-                    assert found == {"read", "list", "create"}, path
                 case ["applications", "cache", "subscribers"]:
                     assert found == {"read", "list", "create"}, path
                 case ["applications", "cache", "subscribers", _]:
                     assert found == {"read", "list", "write", "delete"}, path
-                case ["flows", "cache", *_]:
+                case ["applications", "cache"] | ["flows", "cache", *_]:
                     assert found == {"read", "list"}, path
                 case ["" | "access" | "streams" | "applications" | "thialfi"] | ["streams", _] | ["publishers", *_]:
                     assert found == {"read", "list"}, path
@@ -314,13 +312,52 @@ def test_whoever_comes_first_with_the_secret_closes_a_new_tree(address: str) -> 
         assert check_access(tree).wrong == []
 
 
-def test_a_tree_that_somebody_else_has_made_is_not_taken_for_ours(zookeeper: str, address: str) -> None:
+def test_a_tree_that_somebody_else_has_made_is_not_taken_for_ours(address: str) -> None:
+    root, ours = f"/{address.partition('/')[2]}", Credentials.of_secrets([SECRET])
+    theirs = {"operator": ["operator:theirs"]}
     with client_of(address, ANONYMOUS) as squatter:
-        squatter.create(f"/{address.partition('/')[2]}")
-        squatter.create(f"/{address.partition('/')[2]}/access", b'{"version": 1, "operator": ["operator:theirs"]}')
-    for ours in (Credentials.of_secrets([SECRET]), key("cache").credentials(), viewer()):
+        squatter.create(root)
+        squatter.create(f"{root}/access", encode(theirs))
+        for known in (ours, key("cache").credentials(), viewer()):
+            with pytest.raises(CoordinationDenied, match="does not know us"):
+                Coordination(address, credentials=known)
+        # Who has the key of an application knows how ZooKeeper names the roles, and what seals that.
+        record = AccessRules.of_secrets(ours).record()
+        squatter.set(f"{root}/access", encode({**record, "operator": [*record["operator"], *theirs["operator"]]}))
         with pytest.raises(CoordinationDenied, match="does not know us"):
             Coordination(address, credentials=ours)
+        squatter.set(f"{root}/access", encode(record))
+        Coordination(address, credentials=ours).close()
+
+
+def test_who_runs_while_the_tree_is_closed_goes_by_the_new_rights(address: str, tmp_path: Path) -> None:
+    security = Security(secret=SECRET)
+    with connect(address) as anonymous:
+        anonymous.create_stream("contacts", shards=1, log=f"delta:{tmp_path}/contacts")
+    with connect(address, security=security) as running, connect(address, security=security) as operator:
+        repair_access(operator.coordination)
+        running.create_application("cache", ["contacts"])
+        with running.publisher(), running.subscribe("cache", Notes()):
+            eventually(lambda: {one.state for one in status(operator)} == {"running"})
+            assert check_access(operator.coordination).wrong == []
+    with pytest.raises(CoordinationDenied):
+        connect(address)
+
+
+def test_who_runs_while_the_secret_is_replaced_leaves_nothing_for_the_old_one(address: str, tmp_path: Path) -> None:
+    with connect(address, security=Security(secret=SECRET)) as before:
+        before.create_stream("contacts", log=f"delta:{tmp_path}/contacts")
+        before.create_application("cache", ["contacts"])
+    both = Security(secret=LATER, accepted=(SECRET,))
+    with contextlib.closing(Coordination(address, credentials=both.credentials())) as tree:
+        repair_access(tree)
+    keys = Security(application_key=application_key(LATER, "cache"), accepted=(application_key(SECRET, "cache"),))
+    later = Security(secret=LATER)
+    with connect(address, security=keys) as cluster, connect(address, security=later) as publisher:
+        repair_access(publisher.coordination)
+        with publisher.publisher(), cluster.subscribe("cache", Notes()):
+            eventually(lambda: {one.state for one in status(publisher)} == {"running"})
+            assert check_access(publisher.coordination).wrong == []
 
 
 def test_a_subscriber_that_keeps_all_others_from_its_registration_harms_nobody(
@@ -343,4 +380,6 @@ def test_a_subscriber_that_keeps_all_others_from_its_registration_harms_nobody(
     assert f"{hidden} is left alone: we may not read it" in caplog.text
     assert "cannot be placed" not in caplog.text
     assert check_access(running.coordination).foreign == [hidden]
-    running.drop_application("cache")  # an operator can still do so
+    mended = repair_access(running.coordination)
+    assert (mended.wrong, mended.foreign) == ([hidden], [])
+    assert running.coordination.client.exists(hidden) is None

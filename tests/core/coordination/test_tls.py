@@ -16,6 +16,7 @@ from tests.support.secure_zookeeper import secure_zookeeper
 from tidings.cluster import connect
 from tidings.coordination.tls import TlsHandler, ZooKeeperTls, tls_of_environment
 from tidings.errors import CoordinationUnavailable, InvalidOption
+from tidings.runtime.doctor import check_zookeeper
 from tidings.wire.security import Security
 
 SECURITY = Security(secret="the-secret-of-the-cluster")
@@ -140,3 +141,17 @@ def test_files_are_checked_before_anything_is_sent(
     monkeypatch.setenv("TIDINGS_ZOOKEEPER_AUTHORITY", str(tmp_path / "nowhere.pem"))
     with pytest.raises(InvalidOption, match="cannot be read: No such file"):
         tls_of_environment()
+
+
+def test_the_doctor_says_whether_a_zookeeper_answers_by_tls(
+    port: int, certificates: dict[str, Certificate], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate, key = certificates["client"]
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER_CERTIFICATE", str(certificate))
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER_KEY", str(key))
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER_AUTHORITY", str(certificates["server"][0]))
+    assert check_zookeeper(f"127.0.0.1:{port}").found == f"127.0.0.1:{port} answers by TLS"
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER_AUTHORITY", str(certificates["other"][0]))
+    refused = check_zookeeper(f"127.0.0.1:{port}")
+    assert not refused.ok
+    assert refused.found == f"the ZooKeeper at 127.0.0.1:{port} is not to be trusted: self-signed certificate"

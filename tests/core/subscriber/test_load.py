@@ -45,7 +45,13 @@ def test_only_who_is_busier_than_the_others_asks_for_less(
 
 @pytest.mark.parametrize(
     "value",
-    [{}, {"address": "a:1"}, {"address": "a:1", "capacity": "much"}, {"address": "a:1", "capacity": -1}]
+    [
+        {},
+        {"address": "a:1"},
+        {"address": "a:1", "capacity": "much"},
+        {"address": "a:1", "capacity": -1},
+        {"capacity": 1e300},
+    ]
     + [{"address": "a:1", "capacity": 1, "load": load} for load in ("high", -1, 7, None)],
 )
 def test_a_subscriber_that_describes_itself_in_nonsense_is_none(value: dict[str, object]) -> None:
