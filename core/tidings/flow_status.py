@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ from tidings.errors import ForeignValue, InvalidOption, PositionsLost, TidingsEr
 from tidings.flows import NODES, Flow, FlowState
 from tidings.logs import Log, TailedLog, WritableLog, identity_of
 from tidings.positions import START, Bounds, Position, Positions
-from tidings.publisher.reports import read_troubles
+from tidings.publisher.reports import read_troubles, read_unreadable
 from tidings.stream_definition import streams_by_name
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def status(
     for flow, record in records.items():
         if record.datamarker is not None:
             stands[flow.stream].add((flow.shard, record.datamarker))
-    logs = {name: _Reading(cluster, name, those) for name, those in stands.items()}
+    unreadable = read_unreadable(cluster.coordination)
+    logs = {name: _Reading(cluster, name, those, unreadable.get(name, {})) for name, those in stands.items()}
     return [_status(flow, records[flow], live[flow.application], logs[flow.stream]) for flow in flows]
 
 
@@ -153,14 +154,16 @@ _READ: dict[str, Callable[[dict[str, Any]], Any]] = {
 class _Reading:
     """What a stream's log says of the lag of flows that stand at these datamarkers."""
 
-    def __init__(self, cluster: Catalogue, stream: str, stands: set[tuple[int, Datamarker]]) -> None:
+    def __init__(
+        self, cluster: Catalogue, stream: str, stands: set[tuple[int, Datamarker]], unreadable: Mapping[str, str]
+    ) -> None:
         self.problem: str | None = None
         self._identity: str | None = None
         self._bounds: dict[int, Bounds] = {}
         self._ages: dict[tuple[int, Position], float] = {}
         self._aside: set[Position] = set()
         self._dense = False
-        self._troubles = read_troubles(cluster.coordination, stream)
+        self._troubles = {**unreadable, **read_troubles(cluster.coordination, stream)}
         try:
             known = cluster.stream(stream)
             with contextlib.closing(known.log) as log:

@@ -174,10 +174,16 @@ def publisher_security(secrets: list[str] | None, **tls: Any) -> Security:
 
 
 def subscriber_security(keys: list[str] | None, **tls: Any) -> Security:
-    """How a subscriber knows publishers; the application's key is in the environment if no file was named."""
+    """How a subscriber knows publishers; the application's key is in the environment if no file was named.
+
+    Who has the secret of the cluster can be any application.
+    """
     from tidings.wire.security import Security
 
-    first, *others = keys or secrets_in(APPLICATION_KEY) or [""]
+    known, secrets = keys or secrets_in(APPLICATION_KEY), secrets_in(SECRET)
+    if known is None and secrets is not None:
+        return Security(secret=secrets[0], accepted=tuple(secrets[1:]), **tls)
+    first, *others = known or [""]
     return Security(application_key=first or None, accepted=tuple(others), **tls)
 
 

@@ -126,6 +126,7 @@ def subscribe_command(
         note(f"subscriber {subscriber.id} of {application!r} runs; Ctrl-C ends it")
         try:
             while not handler.ended.wait(1.0):
+                cluster.coordination.check_known()
                 if command is None:
                     check_reader()
             handler.acknowledged.wait(LAST_TOKEN_TIMEOUT_S)

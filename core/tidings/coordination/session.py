@@ -127,7 +127,7 @@ class ZooKeeperSession:
                 + (
                     "whether it wants a certificate of ours (TIDINGS_ZOOKEEPER_CERTIFICATE)"
                     if handler
-                    else "start one with `tidings zookeeper`"
+                    else "whether it speaks TLS (TIDINGS_ZOOKEEPER_AUTHORITY), or start one with `tidings zookeeper`"
                 )
             )
         try:

@@ -40,6 +40,8 @@ VALUE_VERSION = 1
 class Coordination(ZooKeeperSession):
     """A session, and a cluster's tree of JSON values in ZooKeeper."""
 
+    denied: CoordinationDenied | None = None
+    """Why the session has ended, if that is because the tree was closed, or its secret replaced."""
     _known_rules: AccessRules | None
     _stale = True
 
@@ -72,9 +74,24 @@ class Coordination(ZooKeeperSession):
         return self._rules is not None
 
     def ping(self) -> None:
-        """Ask something of ZooKeeper's leader, and wait for the answer."""
+        """Ask something of ZooKeeper's leader, and wait for the answer; end the session if we are not known any more.
+
+        What we hold would stay ours, though we may not change it.
+        """
         with self.translating_errors():
             self.wait(self._client.sync_async(self.root))
+        self._stale = True  # who is not known any more is not told so by a watch
+        try:
+            self._rules  # noqa: B018 - which asks
+        except CoordinationDenied as error:
+            self.denied = error
+            self._client.stop()
+            raise
+
+    def check_known(self) -> None:
+        """Raise if the session has ended because we are not known any more."""
+        if self.denied is not None:
+            raise self.denied
 
     def found(self, pending: Any) -> tuple[bytes, Any] | None:
         """The answer to a `get`: the raw value and its stat, or None if there is no such place."""

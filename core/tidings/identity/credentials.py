@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidings.errors import InvalidOption
-from tidings.identity.keys import application_key, application_password, member_password, record_seal, role_password
+from tidings.identity.keys import (
+    application_key,
+    application_password,
+    check_secrets,
+    member_password,
+    record_seal,
+    role_password,
+)
 
 SEALS = "seals"
 ROLES = ("operator", "publisher", "producer", "member", "viewer")
@@ -39,6 +46,7 @@ class Credentials:
     @classmethod
     def of_secrets(cls, secrets: Sequence[str], role: str = "operator") -> Credentials:
         """Whoever holds the secret of the cluster can come in any role."""
+        check_secrets(secrets)
         return cls(tuple(role_credentials(secret, role) for secret in secrets), tuple(secrets))
 
     @classmethod

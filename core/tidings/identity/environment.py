@@ -14,10 +14,13 @@ MAX_FILE_BYTES = 2**20  # of secrets or certificates
 
 
 def credentials_of_environment() -> Credentials:
-    """Who we are for ZooKeeper: whom the credentials name, else an operator by the secret, else an application."""
-    if text := os.environ.get(CREDENTIALS):
+    """Who we are for ZooKeeper: whom the credentials name, or an operator by the secret; else an application."""
+    text, secrets = os.environ.get(CREDENTIALS), secrets_in(SECRET)
+    if text and secrets:
+        raise InvalidOption(f"both {CREDENTIALS} and {SECRET} are set, and each says who we are: unset one")
+    if text:
         return Credentials.of_text(text)
-    if secrets := secrets_in(SECRET):
+    if secrets:
         return Credentials.of_secrets(secrets)
     if keys := secrets_in(APPLICATION_KEY):
         return Credentials.of_application(keys)
@@ -34,7 +37,10 @@ def secrets_in(variable: str) -> list[str] | None:
     if text := os.environ.get(variable):
         return read_secrets(variable, text)
     if path := os.environ.get(f"{variable}_FILE"):
-        return read_secrets(path, read_file(path).decode(errors="replace"))
+        try:
+            return read_secrets(f"{variable}_FILE", read_file(path).decode(errors="replace"))
+        except InvalidOption as error:  # its value may be the secret itself, and is not shown
+            raise InvalidOption(str(error).replace(repr(path), f"what {variable}_FILE names")) from None
     return None
 
 

@@ -12,9 +12,20 @@ from __future__ import annotations
 import base64
 import hmac
 import secrets
+from collections.abc import Sequence
+
+from tidings.errors import InvalidOption
 
 SECRET_BYTES = 32
 MIN_SECRET_CHARACTERS = 16
+
+
+def check_secrets(known: Sequence[str]) -> None:
+    """`InvalidOption` if somebody could guess one of them."""
+    if any(len(one) < MIN_SECRET_CHARACTERS for one in known):
+        raise InvalidOption(
+            f"a secret of fewer than {MIN_SECRET_CHARACTERS} characters is guessed: `tidings keys new` makes one"
+        )
 
 
 def new_secret() -> str:

@@ -161,8 +161,8 @@ class Publisher:
 
     def run(self) -> None:
         """Wait until the publisher is closed."""
-        while not self._closed.wait(1.0):
-            pass  # a signal may reach another thread; then Python heeds it when this one wakes
+        while not self._closed.wait(1.0):  # a signal may reach another thread; Python heeds it when this one wakes
+            self._coordination.check_known()
 
     def close(self, timeout: float = 15.0) -> None:
         """Give all flows away at a token each, and leave."""

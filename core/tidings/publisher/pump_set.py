@@ -16,6 +16,7 @@ from tidings.publisher.pump import RETRY_S, Pump
 from tidings.stream_definition import StreamDefinition
 
 CLOSE_PATIENCE_S = 5.0
+MAX_REASON = 500  # characters, of what others are told
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +39,9 @@ class PumpSet:
         self._retry = 0.0
 
     @property
-    def unreadable(self) -> list[str]:
-        """The streams whose logs cannot be read."""
-        return sorted(self._unreadable)
+    def unreadable(self) -> dict[str, str]:
+        """The streams whose logs cannot be read, and why."""
+        return {name: reason[:MAX_REASON] for name, reason in sorted(self._unreadable.items())}
 
     @property
     def broken(self) -> bool:

@@ -171,6 +171,17 @@ def read_troubles(tree: Coordination, stream: str) -> dict[str, str]:
     return found
 
 
+def read_unreadable(tree: Coordination) -> dict[str, dict[str, str]]:
+    """Why publishers cannot open the logs of streams at all: by stream, and by their names."""
+    found: dict[str, dict[str, str]] = {}
+    for name in tree.children("publishers"):
+        with contextlib.suppress(ForeignValue):
+            streams = (tree.read("publishers", name) or {}).get("unreadable")
+            for stream, reason in streams.items() if isinstance(streams, dict) else ():
+                found.setdefault(str(stream), {})[name] = str(reason)
+    return found
+
+
 def read_datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:
     """The datamarkers of the flows that have one, asked for all at once."""
     with tree.translating_errors():

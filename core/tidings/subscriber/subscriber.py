@@ -85,6 +85,7 @@ class Subscriber:
         self._workers = Workers(self._caller, workers, self._lease.valid, self._closed)
         self._weighing = Weighing(self._workers.meter, capacity, load_interval)
         self._nodes = NodeCache(coordination, self._changed.set)
+        security.check_dialling()
         self._dialer = Dialer(self, security)
         self._place = ("applications", application, "subscribers", self.id)
         taken = SubscriberExists(
@@ -104,8 +105,8 @@ class Subscriber:
 
     def run(self) -> None:
         """Wait until the subscriber is closed."""
-        while not self._closed.wait(1.0):
-            pass  # a signal may reach another thread; then Python heeds it when this one wakes
+        while not self._closed.wait(1.0):  # a signal may reach another thread; Python heeds it when this one wakes
+            self._coordination.check_known()
 
     def close(self, timeout: float = 10.0) -> None:
         """Leave: have the flows moved, each at a token, so that nothing is repeated elsewhere; then end.

@@ -9,7 +9,7 @@ from pathlib import Path
 from tidings.errors import InvalidOption
 from tidings.hosts import is_loopback
 from tidings.identity.credentials import Credentials
-from tidings.identity.keys import MIN_SECRET_CHARACTERS, application_key, job_key
+from tidings.identity.keys import application_key, check_secrets, job_key
 from tidings.metrics import parse_address
 
 MAX_SECRETS = 8
@@ -29,8 +29,8 @@ class Security:
 
     A publisher has the `secret` of the cluster; a subscriber has the `application_key` that is made of it (or the
     secret itself, if it may know that). Neither ever travels. Those `accepted` are good too, while a new one is rolled
-    out. Without any, everybody is let in who can connect; a publisher then listens on this machine alone, unless
-    `insecure` says that more is meant.
+    out; so are further lines of a text that was read from a file. Without any, everybody is let in who can connect; a
+    publisher then listens on this machine alone, unless `insecure` says that more is meant.
 
     For TLS a publisher has `certificate` and `key` (PEM files), and a subscriber has `authority`, the certificate that
     signed them. A publisher with an `authority` wants certificates of subscribers too, who have theirs in the same way.
@@ -45,18 +45,21 @@ class Security:
     insecure: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("secret", "application_key"):
+            first, *others = (getattr(self, name) or "").split() or [None]  # as they are in a file, a line each
+            object.__setattr__(self, name, first)
+            object.__setattr__(self, "accepted", (*others, *self.accepted))
+        for name in ("certificate", "key", "authority"):
+            object.__setattr__(self, name, Path(path) if (path := getattr(self, name)) is not None else None)
         if self.secret and self.application_key:
             raise InvalidOption("give the secret of the cluster or a key of the application, not both")
-        if any(len(one) < MIN_SECRET_CHARACTERS for one in self._known):
-            raise InvalidOption(
-                f"a secret of fewer than {MIN_SECRET_CHARACTERS} characters is guessed: `tidings keys new` makes one"
-            )
+        check_secrets(self._known)
         if len(self._known) > MAX_SECRETS:
             raise InvalidOption(f"{len(self._known)} secrets are too many: at most {MAX_SECRETS} can be good at a time")
         if (self.certificate is None) != (self.key is None):
             raise InvalidOption("TLS needs both a certificate and its key")
         for path in (self.certificate, self.key, self.authority):
-            if path is not None and not Path(path).is_file():
+            if path is not None and not path.is_file():
                 raise InvalidOption(f"there is no file {path}, which TLS needs")
         try:
             if self.certificate is not None:
@@ -90,8 +93,17 @@ class Security:
         """The keys by which an application and the tasks of a job know each other."""
         return [job_key(key, job) for key in self.keys(application)]
 
+    def check_dialling(self) -> None:
+        """`InvalidOption` if a subscriber would speak in clear, though it has a certificate."""
+        if self.certificate is not None and self.authority is None:
+            raise InvalidOption(
+                "a subscriber speaks TLS with publishers whose authority it knows: add that to its own certificate"
+            )
+
     def check_place(self, listen: str) -> None:
         """`InvalidOption` if whoever can connect there would be let in, and that may be others than this machine."""
+        if self.authority is not None and self.certificate is None:
+            raise InvalidOption("a publisher that wants certificates of subscribers needs a certificate of its own")
         if not self._known and not self.insecure and not is_loopback(parse_address(listen)[0]):
             raise InvalidOption(
                 f"whoever can reach {listen} would get every update: give publishers the secret of the cluster (see "

@@ -47,6 +47,8 @@ def test_one_is_who_the_environment_says(closed: str, run: Run, monkeypatch: pyt
     monkeypatch.setenv("TIDINGS_SECRET", SECRET)
     assert run("applications", "drop", "cache", "--yes").code == 0
     monkeypatch.setenv("TIDINGS_ZOOKEEPER_CREDENTIALS", role_credentials(SECRET, "viewer"))
+    assert "are set, and each says who we are: unset one" in run("streams", "list").err
+    monkeypatch.delenv("TIDINGS_SECRET")
     assert "contacts" in run("streams", "list").out
     denied = run("streams", "drop", "contacts", "--yes")
     assert (denied.code, "to us (viewer); check the credentials" in denied.err) == (1, True)
@@ -118,3 +120,17 @@ def test_an_address_from_a_file_above_gets_no_credentials_of_any_kind(
 def test_nobody_is_let_in_by_half_a_secret(closed: str) -> None:
     with pytest.raises(CoordinationDenied, match="does not know us"):
         Coordination(closed, credentials=Credentials.of_secrets([SECRET[:-1]]))
+
+
+def test_a_secret_in_the_wrong_variable_is_not_shown_and_a_short_one_closes_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDINGS_SECRET_FILE", SECRET)
+    mistaken = run("streams", "list")
+    assert (mistaken.code, SECRET in mistaken.err) == (1, False)
+    assert "what TIDINGS_SECRET_FILE names cannot be read: No such file" in mistaken.err
+    monkeypatch.delenv("TIDINGS_SECRET_FILE")
+    monkeypatch.setenv("TIDINGS_SECRET", "secret")
+    assert "a secret of fewer than 16 characters is guessed" in run("streams", "list").err
+    monkeypatch.delenv("TIDINGS_SECRET")
+    assert run("streams", "list").code == 0  # nobody has closed it

@@ -383,3 +383,18 @@ def test_a_subscriber_that_keeps_all_others_from_its_registration_harms_nobody(
     mended = repair_access(running.coordination)
     assert (mended.wrong, mended.foreign) == ([hidden], [])
     assert running.coordination.client.exists(hidden) is None
+
+
+def test_who_has_no_key_is_cut_off_when_the_tree_is_closed_while_it_runs(address: str, tmp_path: Path) -> None:
+    with connect(address, session_timeout=4.0) as anonymous:
+        anonymous.create_stream("contacts", shards=1, log=f"delta:{tmp_path}/contacts")
+        anonymous.create_application("cache", ["contacts"])
+        with anonymous.publisher(name="anonymous") as publisher, anonymous.subscribe("cache", Notes()):
+            eventually(lambda: {one.state for one in status(anonymous)} == {"running"})
+            with connect(address, security=Security(secret=SECRET)) as operator:
+                repair_access(operator.coordination)
+                with pytest.raises(CoordinationDenied, match=r"does not know us \(anonymous\)"):
+                    publisher.run()
+                with operator.publisher(name="known"), operator.subscribe("cache", Notes()):
+                    eventually(lambda: {(one.state, one.owner) for one in status(operator)} == {("running", "known")})
+                assert check_access(operator.coordination).wrong == []

@@ -370,6 +370,24 @@ def test_a_publisher_can_want_certificates_of_subscribers(
             eventually(lambda: notes.objects == ["alice"])
 
 
+def test_a_certificate_that_would_not_be_used_is_refused(
+    cluster: Cluster, stream: Stream, certify: Callable[[str, str], Certificate]
+) -> None:
+    certificate, key = certify("one", "IP:127.0.0.1")
+    with pytest.raises(InvalidOption, match="needs a certificate of its own"):
+        cluster.publisher(security=Security(authority=certificate))
+    with pytest.raises(InvalidOption, match="whose authority it knows"):
+        cluster.subscribe("cache", Notes(), security=Security(certificate=certificate, key=key))
+
+
+def test_keys_and_files_are_taken_as_they_are_read(tmp_path: Path) -> None:
+    old, new = application_key(SECRET, "cache"), application_key("a-later-secret-of-the-cluster", "cache")
+    assert Security(application_key=f"{new}\r\n{old}\n").keys("cache") == [new, old]
+    assert Security(secret=f" {SECRET}\n").keys("cache") == [old]
+    with pytest.raises(InvalidOption, match=r"there is no file .*ca\.pem"):
+        Security(authority=str(tmp_path / "ca.pem"))  # type: ignore[arg-type]
+
+
 def test_a_certificate_needs_its_own_key(tmp_path: Path, certify: Callable[[str, str], Certificate]) -> None:
     mine, other = certify("mine", "IP:127.0.0.1"), certify("other", "IP:127.0.0.1")
     with pytest.raises(InvalidOption, match="both a certificate and its key"):
