@@ -168,7 +168,8 @@ class Gateway:
             most_per_address=self.options.max_per_address,
             patience=self.options.request_timeout,
             tls=self.place.tls,
-            refused=self.metrics.limited.labels("sockets").inc,
+            rates=self._rates,
+            metrics=self.metrics,
             logger=_http_logger(),
         )
         try:

@@ -14,12 +14,12 @@ from aiohttp import WSMsgType, web
 from tidings.errors import InvalidUpdate, TidingsError
 from tidings.metrics import encoder_for
 from tidings.producers import AsyncProducer
-from tidings_thialfi.gateway.acceptor import CountedConnection
 from tidings_thialfi.gateway.addresses import Addresses, counted
 from tidings_thialfi.gateway.bearers import Bearers
 from tidings_thialfi.gateway.bodies import read_body
 from tidings_thialfi.gateway.channels import MALFORMED, Pipe, SocketChannel
 from tidings_thialfi.gateway.connection_limits import AddressQuota, Origins
+from tidings_thialfi.gateway.counted_connection import CountedConnection
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.options import GatewayOptions
@@ -115,8 +115,8 @@ class HttpServer:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Refuse browsers of other pages; and say in one sentence what went wrong, never in a trace."""
-        if isinstance(request.protocol, CountedConnection):
-            request.protocol.arrived()
+        if connection := _connection(request):
+            connection.arrived()
         origin = request.headers.get("Origin")
         if not self._origins.allow(origin):
             self._metrics.limited.labels("origin").inc()
@@ -243,6 +243,8 @@ class HttpServer:
         if not self._publishers.admit(request.headers.get("Authorization")):
             self._metrics.refused.labels("denied").inc()
             return _plain(401, "publishing needs a bearer token of this gateway's")
+        if connection := _connection(request):
+            connection.trust()
         try:
             body = await read_body(request, MAX_BODY_BYTES, self._options.request_timeout, self._metrics)
             updates = await asyncio.to_thread(updates_of, body)  # clients do not wait for it
@@ -305,8 +307,13 @@ class HttpServer:
             stall=self._options.stall,
             gave_up=self._metrics.limited.labels("slow").inc,
         )
+        if connection := _connection(request):
+            connection.count_for(source, pipe.close) if limited else connection.trust()
         try:
-            await socket.prepare(request)
+            try:
+                await socket.prepare(request)
+            except ValueError:  # of a header that is no text
+                raise web.HTTPBadRequest(reason="these headers open no WebSocket") from None
             if self._closing is not None:
                 pipe.close(*self._closing)
             self._metrics.connections.labels(_KINDS[protocol]).inc()
@@ -329,6 +336,10 @@ class HttpServer:
 
 
 _KINDS = {SUBPROTOCOL: "websocket", TRUNK_SUBPROTOCOL: "trunk", RELAY_SUBPROTOCOL: "relay"}
+
+
+def _connection(request: web.Request) -> CountedConnection | None:
+    return request.protocol if isinstance(request.protocol, CountedConnection) else None
 
 
 def _plain(status: int, text: str) -> web.Response:

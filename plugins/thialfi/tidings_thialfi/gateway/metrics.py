@@ -11,7 +11,19 @@ from prometheus_client.registry import Collector
 from tidings.metrics import Build
 
 LIMITS = (
-    *("rate", "connections", "address", "sockets", "polls", "origin", "large", "timeout", "registrations", "slow"),
+    *(
+        "rate",
+        "connections",
+        "address",
+        "sockets",
+        "polls",
+        "origin",
+        "large",
+        "timeout",
+        "registrations",
+        "slow",
+        "pace",
+    ),
     *(f"{scope}-{what}" for scope in ("client", "user", "address", "total") for what in ("entries", "bytes")),
 )
 REFUSALS = ("malformed", "version", "stale", "forged", "expired", "denied", "revoked", "registration", "unavailable")

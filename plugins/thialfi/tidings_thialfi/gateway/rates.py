@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
+from math import ceil
 from typing import NamedTuple
 
 from tidings_thialfi.gateway.options import GatewayOptions
@@ -18,6 +19,8 @@ from tidings_thialfi.protocol.messages import FromClient
 from tidings_thialfi.protocol.rate_limit import Bucket
 
 BURST_S = 20  # what may be said in so many seconds may be said at once
+SENT_PER_SAID = 2  # what is too much is refused with a word; what is so many times as much is not read
+FRAMES_PER_MESSAGE = 10
 NEW_CLIENT_ENTRIES = 100  # what a new client counts as for its address: the service keeps it for long
 
 _WHO = {
@@ -25,6 +28,8 @@ _WHO = {
     "user": "all clients of a user may say",
     "address": "all clients of your address may say",
     "total": "all clients of this gateway may say",
+    "connection": "a connection may send",
+    "source": "all connections of your address may send",
 }
 
 
@@ -58,6 +63,10 @@ class Rates:
             "client": Amount(options.entries, options.bytes),
             "user": Amount(options.user_entries, options.user_bytes),
             "address": Amount(options.address_entries, options.address_bytes),
+            "connection": Amount(
+                ceil(FRAMES_PER_MESSAGE * max(options.rate, options.burst / BURST_S)), SENT_PER_SAID * options.bytes
+            ),
+            "source": Amount(SENT_PER_SAID * options.address_entries, SENT_PER_SAID * options.address_bytes),
         }
         self._total = self._most["total"] = Amount(options.total_entries, options.total_bytes)
         self._buckets: OrderedDict[tuple[str, Hashable], tuple[Bucket, Bucket]] = OrderedDict()
@@ -77,6 +86,23 @@ class Rates:
         for bucket, count in found:
             bucket.spend(count)
         return None
+
+    def owe(self, now: float, amount: Amount, whose: Mapping[str, Hashable]) -> None:
+        """Count so much that is here already, be it within limits or not."""
+        for scope, one in whose.items():
+            for bucket, count in zip(self._of(scope, one), amount, strict=True):
+                bucket.ready(now)
+                bucket.spend(count)
+
+    def owed(self, now: float, whose: Mapping[str, Hashable]) -> RateExceeded | None:
+        """The limit beyond which more is here already than any other, if there is one."""
+        found = [
+            RateExceeded(f"{scope}-{what}", f"{_WHO[scope]} {most:,} {what} a second", ready - now)
+            for scope, one in whose.items()
+            for bucket, what, most in zip(self._of(scope, one), Amount._fields, self._most[scope], strict=True)
+            if (ready := bucket.ready(now)) > now
+        ]
+        return max(found, key=lambda over: over.wait, default=None)
 
     def share(self, now: float, gateways: int) -> None:
         """So many gateways share what all together may say."""
