@@ -1622,6 +1622,33 @@ CROWD = (
         ),
     ),
     Fault(
+        "let-in-while-revoked",
+        "who is being let in when an operator locks it out stays",
+        f"{THIALFI}/gateway/inbound.py",
+        "if not self.revoked.cover(about, token) and about.issued > self._disconnected.last(about):",
+        "if True:",
+        _of(f"{GATE}/test_lockout.py", "test_who_was_being_let_in_when_an_operator_spoke_is_asked_again"),
+    ),
+    Fault(
+        "issued-when-granted",
+        "a token outlives the revocation that came while hooks were asked",
+        f"{THIALFI}/gateway/inbound.py",
+        "lifetime, issued=asked)",
+        "lifetime)",
+        _of(f"{GATE}/test_lockout.py", "test_a_token_counts_as_issued_when_hooks_were_asked"),
+    ),
+    Fault(
+        "ready-before-it-knows",
+        "a gateway that was cut off takes clients before it knows what was revoked",
+        f"{THIALFI}/gateway/hearing.py",
+        "return self.connected and self._known != self.losses",
+        "return False",
+        _of(
+            f"{GATE}/test_lockout.py",
+            "test_a_gateway_that_was_cut_off_hears_what_was_said_to_those_who_were_there_before",
+        ),
+    ),
+    Fault(
         "entries-counted-as-messages",
         "forty messages become more than a hundred thousand rows",
         f"{THIALFI}/gateway/inbound.py",

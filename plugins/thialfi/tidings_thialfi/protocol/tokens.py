@@ -134,8 +134,12 @@ class TokenKeys:
             raise InvalidOption(f"{path} has no key: write an id, a blank and 32 random bytes in base64 on a line")
         return cls(keys, next(iter(keys)), clock=clock)
 
-    def issue(self, client: int, identity: str, application: str, lifetime: float) -> str:
-        """A token for a client, for so many seconds."""
+    def now(self) -> int:
+        """The time as tokens have it: in milliseconds since 1970."""
+        return int(1000 * self._clock())
+
+    def issue(self, client: int, identity: str, application: str, lifetime: float, *, issued: int | None = None) -> str:
+        """A token for a client, for so many seconds; it counts as issued then, or now."""
         if not 0 <= client <= MAX_NUMBER:
             raise InvalidOption(f"{client} is no client: its number is from 0 to 2^63-1")
         about = identity.encode(), application.encode()
@@ -143,10 +147,10 @@ class TokenKeys:
             raise InvalidOption(
                 f"an identity has at most {MAX_IDENTITY_BYTES} bytes, and an application {MAX_APPLICATION_BYTES}"
             )
-        now = self._clock()
-        expires = min(int(now + lifetime), MAX_NUMBER)
+        expires = min(int(self._clock() + lifetime), MAX_NUMBER)
+        issued = self.now() if issued is None else issued
         key = self.current.encode()
-        body = _HEAD.pack(_FORMAT, len(key), client, expires, int(1000 * now)) + key + bytes([len(about[0])])
+        body = _HEAD.pack(_FORMAT, len(key), client, expires, issued) + key + bytes([len(about[0])])
         body += b"".join(about)
         return base64.urlsafe_b64encode(body + self._mac(self.current, body)).rstrip(b"=").decode()
 

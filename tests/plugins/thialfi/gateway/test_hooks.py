@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -71,18 +69,11 @@ def gateway(scene: Scene) -> Process:
 
 
 def hooked(scene: Scene, *more: str) -> Process:
-    """A gateway whose hooks are installed as an application would install them: with an entry point."""
-    packages = scene.folder / "packages"
-    about = packages / "doorman-1.0.dist-info"
-    about.mkdir(parents=True)
-    (packages / "doorman.py").write_text(textwrap.dedent(HOOKS))
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: doorman\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[tidings.gateway_hooks]\ndoorman = doorman:Doorman\n")
+    """A gateway with these hooks."""
     withdrawn = scene.secret_file("withdrawn", "")
     options = ["--hooks", "doorman", "--hook-option", "prefix=u/", "--hook-option", f"withdrawn={withdrawn}"]
     options += ["--resend", "0.5", *more]
-    path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])
-    return scene.gateway("g1", *options, env={"PYTHONPATH": path})
+    return scene.gateway("g1", *options, env=scene.hooks(HOOKS))
 
 
 def test_only_users_come_in(scene: Scene, gateway: Process) -> None:

@@ -142,7 +142,24 @@ def test_revocations_are_kept_until_no_token_that_they_name_could_be_renewed(
     monkeypatch.setattr(revocations, "MAX_KEPT", 2)
     with pytest.raises(InvalidOption, match="no more are kept: put a new key"):
         say(coordination, "other", REVOKED, Whose.client(4), 3000)
-    say(coordination, "other", DISCONNECTED, Whose.client(4), 3000)
+
+
+def test_who_is_to_be_disconnected_is_kept_for_a_day_and_the_oldest_give_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordination = scene.cluster.coordination
+
+    def kept() -> set[str]:
+        return {name.split(".")[1] for name in coordination.children(PLACE, "third", DISCONNECTED)}
+
+    for client, now in ((1, 1000), (2, 1000 + 3600), (3, 1000 + 7200)):
+        say(coordination, "third", DISCONNECTED, Whose.client(client), now)
+    assert kept() == {"1", "2", "3"}, "a gateway that was cut off for two hours hears of it"
+    say(coordination, "third", DISCONNECTED, Whose.client(4), 1001 + 86_400)
+    assert kept() == {"2", "3", "4"}
+    monkeypatch.setattr(revocations, "MAX_KEPT", 2)
+    say(coordination, "third", DISCONNECTED, Whose.client(5), 1002 + 86_400)
+    assert kept() == {"4", "5"}
 
 
 def test_a_node_that_makes_no_sense_stops_nothing(scene: Scene, gateways: list[Process], tmp_path: Path) -> None:
