@@ -85,6 +85,39 @@ def test_one_token_is_revoked_and_the_next_of_its_client_is_not(scene: Scene, ga
     assert "invalid" not in client.hear()
 
 
+def test_what_is_no_token_is_not_revoked(scene: Scene, gateways: list[Process]) -> None:
+    client = online(scene, gateways[0])
+    token = client.token
+    assert token is not None
+    path = scene.folder / "token"
+
+    def revoked(text: str) -> bool:
+        path.write_text(text)
+        done = command(scene, "revoke", SERVICE, "--token", str(path))
+        assert "Traceback" not in done.stderr
+        assert done.returncode in (0, 1)
+        assert (done.returncode == 0) or "holds no token: it has to hold one and nothing else" in " ".join(
+            done.stderr.split()
+        )
+        return done.returncode == 0
+
+    for text in (
+        f"{token}\n{token}\n",
+        f'"{token}"',
+        f"token: {token}",
+        token[:-1],
+        token[:-2],
+        token[:-3],
+        "",
+        "A" * 9999,
+    ):
+        assert not revoked(text), text
+    client.say(heartbeat=True)
+    assert "invalid" not in client.hear()
+    assert revoked(f"\ufeff  {token}\r\n\n")
+    assert client.hear_of("invalid")["token"] == token
+
+
 def test_a_client_that_is_disconnected_comes_again_with_its_token(scene: Scene, gateways: list[Process]) -> None:
     for gateway in gateways:
         client = online(scene, gateway)
@@ -116,6 +149,8 @@ def test_a_token_that_expired_too_long_ago_is_not_renewed(scene: Scene) -> None:
         (["revoke", "nobody", "--client", "7"], "there is no service 'nobody'"),
         (["revoke", SERVICE, "--client", str(2**63)], "is no client"),
         (["revoke", SERVICE, "--token", "/there/is/none"], "/there/is/none"),
+        (["revoke", SERVICE, "--user", ""], "a user has a name"),
+        (["disconnect", SERVICE, "--user", "J\udcf6rg"], "the user's name is no UTF-8"),
     ],
 )
 def test_what_cannot_be_revoked_is_one_sentence(scene: Scene, words: list[str], why: str) -> None:
