@@ -1649,6 +1649,14 @@ CROWD = (
         ),
     ),
     Fault(
+        "messages-of-a-channel",
+        "a client that polls says hello as often as it likes, on a new channel each time",
+        f"{THIALFI}/gateway/inbound.py",
+        "if self._too_fast(channel, old.client):",
+        "if False:",
+        _of(f"{GATE}/test_rates.py", "test_a_clients_messages_are_counted_over_its_channels"),
+    ),
+    Fault(
         "entries-counted-as-messages",
         "forty messages become more than a hundred thousand rows",
         f"{THIALFI}/gateway/inbound.py",

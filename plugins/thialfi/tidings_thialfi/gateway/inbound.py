@@ -29,7 +29,7 @@ from tidings_thialfi.gateway.hooks import Caller, Guard
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.operations import OperationWriter, Row
 from tidings_thialfi.gateway.options import GatewayOptions
-from tidings_thialfi.gateway.rates import NEW_CLIENT_ENTRIES, Amount, RateExceeded, Rates, entries_of
+from tidings_thialfi.gateway.rates import NEW_CLIENT_ENTRIES, TOO_FAST, Amount, RateExceeded, Rates, entries_of
 from tidings_thialfi.gateway.sessions import NOT_PERMITTED, Session, Sessions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import BadMessage, Fault, FromClient, FromService, Grant, parse_client
@@ -93,7 +93,7 @@ class Inbound:
         now = self._clock()
         if not channel.bucket.take(now):
             wait = channel.bucket.ready(now) - now
-            self._slow_down(channel, now, RateExceeded("rate", "you say too much", wait))
+            self._slow_down(channel, now, RateExceeded("rate", TOO_FAST, wait))
             return NOTHING, None
         around = {"total": ""} if channel.counted is None else {"total": "", "address": channel.counted}
         size = Amount(bytes=len(text))
@@ -227,6 +227,8 @@ class Inbound:
             if self._keys.expired_for(old) > self._options.renew_within:
                 self._invalid(channel, message.token, "expired")
                 return NOTHING, None
+            if self._too_fast(channel, old.client):
+                return NOTHING, None
         asked = self._keys.now()
         user = await self._guard.user(
             Caller(hello.application, hello.credentials, channel.authorization, channel.address)
@@ -300,6 +302,8 @@ class Inbound:
         if self.revoked.cover(token, message.token):
             self._invalid(channel, message.token, "revoked")
             return NOTHING, None
+        if self._too_fast(channel, token.client):
+            return NOTHING, None
         if channel.user is None and not self._guard.on:
             channel.user = ""
         if channel.user is None or token.identity != self._identity_of(channel.user):
@@ -335,6 +339,13 @@ class Inbound:
             self._unavailable(channel, "what you sent could not be kept")
             return False
         return True
+
+    def _too_fast(self, channel: ClientChannel, client: int) -> bool:
+        """Whether a client says more than it may, on all its channels together."""
+        now = self._clock()
+        if over := self._rates.message(now, client):
+            self._slow_down(channel, now, over)
+        return over is not None
 
     def _slow_down(self, channel: ClientChannel, now: float, over: RateExceeded) -> None:
         self._metrics.limited.labels(over.limit).inc()

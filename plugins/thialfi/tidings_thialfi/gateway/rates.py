@@ -23,6 +23,8 @@ SENT_PER_SAID = 2  # what is too much is refused with a word; what is so many ti
 FRAMES_PER_MESSAGE = 10
 NEW_CLIENT_ENTRIES = 100  # what a new client counts as for its address: the service keeps it for long
 
+TOO_FAST = "you say too much"
+
 _WHO = {
     "client": "you may say",
     "user": "all clients of a user may say",
@@ -59,6 +61,7 @@ class Rates:
     """
 
     def __init__(self, options: GatewayOptions) -> None:
+        self._options = options
         self._most = {
             "client": Amount(options.entries, options.bytes),
             "user": Amount(options.user_entries, options.user_bytes),
@@ -86,6 +89,13 @@ class Rates:
         for bucket, count in found:
             bucket.spend(count)
         return None
+
+    def message(self, now: float, client: int) -> RateExceeded | None:
+        """Count a message of a client, whatever channel it comes on, if it is within its rate."""
+        bucket, _ = self._of("message", client)
+        if bucket.take(now):
+            return None
+        return RateExceeded("rate", TOO_FAST, bucket.ready(now) - now)
 
     def owe(self, now: float, amount: Amount, whose: Mapping[str, Hashable]) -> None:
         """Count so much that is here already, be it within limits or not."""
@@ -124,7 +134,9 @@ class Rates:
     def _of(self, scope: str, one: Hashable) -> tuple[Bucket, Bucket]:
         key = (scope, one)
         found = self._buckets.get(key)
-        if found is None:
+        if found is None and scope == "message":
+            found = self._buckets[key] = (self._options.bucket(), self._options.bucket())
+        elif found is None:
             entries, size = self._most[scope]
             found = self._buckets[key] = (Bucket(entries, BURST_S * entries), Bucket(size, BURST_S * size))
         self._buckets.move_to_end(key)
