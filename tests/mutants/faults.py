@@ -1649,6 +1649,14 @@ CROWD = (
         ),
     ),
     Fault(
+        "bodies-without-end",
+        "a server with a token has a gateway hold as many bodies as it likes",
+        f"{THIALFI}/gateway/http.py",
+        "if self._publishing + size > MAX_PUBLISHING_BYTES:",
+        "if False:",
+        _of(f"{GATE}/test_limits.py", "test_bodies_that_are_published_at_once_are_bounded"),
+    ),
+    Fault(
         "messages-of-a-channel",
         "a client that polls says hello as often as it likes, on a new channel each time",
         f"{THIALFI}/gateway/inbound.py",

@@ -40,6 +40,7 @@ from tidings_thialfi.protocol.messages import BadMessage
 
 CLIENT_AHEAD_BYTES = 64 * 2**10  # that wait for a client; while there are more, nothing is read from it
 PEER_AHEAD_BYTES = 4 * 2**20  # that wait for a proxy, or for another gateway
+MAX_PUBLISHING_BYTES = 64 * 2**20  # of all bodies that are read, parsed and published at once
 RETRY_AFTER_S = 5  # what who is one too many is told
 KEPT_HEADERS = ("Retry-After", "Allow")  # of an answer that refuses something
 QUEUE_PER_AHEAD = 16  # so many times as much waits for nobody, whatever happens
@@ -81,6 +82,7 @@ class HttpServer:
         self._sockets: set[Pipe] = set()
         self._polls = Polls(dispatcher, options, keyed=guarded)
         self._closing: tuple[int, str] | None = None
+        self._publishing = 0
         self.app = web.Application(middlewares=[self._guarded])
         self.app.router.add_get("/v1/client", self._client)
         self.app.router.add_post("/v1/poll", self._poll)
@@ -245,6 +247,11 @@ class HttpServer:
             return _plain(401, "publishing needs a bearer token of this gateway's")
         if connection := _connection(request):
             connection.trust()
+        size = min(request.content_length or MAX_BODY_BYTES, MAX_BODY_BYTES)
+        if self._publishing + size > MAX_PUBLISHING_BYTES:
+            self._metrics.limited.labels("bodies").inc()
+            return _later(_plain(503, "too much is being published; publish it again"))
+        self._publishing += size
         try:
             body = await read_body(request, MAX_BODY_BYTES, self._options.request_timeout, self._metrics)
             updates = await asyncio.to_thread(updates_of, body)  # clients do not wait for it
@@ -257,6 +264,8 @@ class HttpServer:
             logger.warning("updates could not be published: %s", error)
             self._metrics.refused.labels("unavailable").inc()
             return _plain(503, "the updates could not be made durable; publish them again")
+        finally:
+            self._publishing -= size
         self._metrics.published.inc(len(updates))
         return web.json_response({"published": len(updates)})
 

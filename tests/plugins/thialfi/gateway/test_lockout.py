@@ -90,6 +90,7 @@ def peers(scene: Scene) -> list[str]:
 @pytest.fixture(scope="module")
 def gateway(scene: Scene, hooks: Hooks) -> Process:
     options = ["--hooks", "doorman", "--hook-option", f"folder={hooks.folder}", *peers(scene)]
+    options += ["--trunk-tokens", str(scene.secret_file("trunks", "of-the-proxy"))]
     return scene.gateway("g1", *options, env=scene.hooks(HOOKS))
 
 
@@ -168,6 +169,20 @@ def test_what_hooks_allow_too_late_is_not_done(scene: Scene, hooks: Hooks, gatew
     come(scene, gateway, "writer").say(heartbeat=True)
     scene.await_row(client.client, stream_schema.OFFLINE)
     assert stream_schema.REGISTER not in scene.ops(client.client)
+
+
+def test_who_has_left_a_trunk_while_hooks_were_asked_is_not_there(scene: Scene, hooks: Hooks, gateway: Process) -> None:
+    trunk = scene.client(gateway, "/v1/trunk", "tidings.thialfi.trunk.v1", Authorization="Bearer of-the-proxy")
+    hooks.hold("passer-by")
+    trunk.text(json.dumps([1, {"v": "1.0", "hello": hello("passer-by")}]))
+    hooks.until_asked("passer-by")
+    trunk.text("[1, null]")
+    trunk.text(json.dumps([2, {"v": "1.0", "hello": hello("witness")}]))
+    trunk.hear()  # of the second: so the first has left
+    before = gateway.metric("operation_rows_total", op="offline")
+    hooks.release("passer-by")
+    assert eventually(lambda: gateway.metric("operation_rows_total", op="offline") > before), "it came, and left"
+    trunk.close()
 
 
 def test_a_gateway_that_was_cut_off_hears_what_was_said_to_those_who_were_there_before(
