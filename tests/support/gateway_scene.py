@@ -17,6 +17,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import urllib.error
 import urllib.request
@@ -223,6 +224,16 @@ class Scene:
         path = self.folder / name
         path.write_text(text + "\n")
         return path
+
+    def hooks(self, source: str) -> dict[str, str]:
+        """Install hooks as an application would, with an entry point; what a gateway's environment has for them."""
+        packages = self.folder / "packages"
+        about = packages / "doorman-1.0.dist-info"
+        about.mkdir(parents=True, exist_ok=True)
+        (packages / "doorman.py").write_text(textwrap.dedent(source))
+        (about / "METADATA").write_text("Metadata-Version: 2.1\nName: doorman\nVersion: 1.0\n")
+        (about / "entry_points.txt").write_text("[tidings.gateway_hooks]\ndoorman = doorman:Doorman\n")
+        return {"PYTHONPATH": os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])}
 
     def gateway(
         self, id: str = "g1", *options: str, env: dict[str, str] | None = None, files: int | None = None

@@ -2,7 +2,7 @@
 
 ```
 /<root>/thialfi/<service>/revoked/<whose>         kept until no token that it names could be renewed
-/<root>/thialfi/<service>/disconnected/<whose>    heard once by each gateway
+/<root>/thialfi/<service>/disconnected/<whose>    kept for a day: whoever came before has said anew who it is by then
 ```
 
 `<whose>` is `client.<number>.<when>`, `user.<digest>.<when>` or `token.<digest>.<when>`, in milliseconds since 1970:
@@ -22,7 +22,7 @@ from tidings_thialfi.places import DISCONNECTED, PLACE, REVOKED
 from tidings_thialfi.protocol.constants import MAX_NUMBER, MAX_RENEWAL_S, MAX_TOKEN_LIFETIME_S
 from tidings_thialfi.protocol.tokens import ClientToken
 
-KEPT_S = {REVOKED: MAX_TOKEN_LIFETIME_S + MAX_RENEWAL_S, DISCONNECTED: 60.0}
+KEPT_S = {REVOKED: MAX_TOKEN_LIFETIME_S + MAX_RENEWAL_S, DISCONNECTED: float(MAX_TOKEN_LIFETIME_S)}
 MAX_KEPT = 8192  # of a service: the names of all come in one answer of ZooKeeper
 
 
@@ -42,26 +42,22 @@ class Whose(NamedTuple):
     @classmethod
     def user(cls, user: str) -> Whose:
         """Those of all clients of a user, as the hooks call it."""
-        return cls("user", user_digest(user))
+        try:
+            found = user_digest(user)
+        except UnicodeEncodeError:
+            raise InvalidOption("the user's name is no UTF-8; say it as the hooks do") from None
+        if not found:
+            raise InvalidOption("a user has a name: say it as the hooks do")
+        return cls("user", found)
 
     @classmethod
     def token(cls, token: str) -> Whose:
         """That of one token."""
         return cls("token", _digest(token))
 
-    def concerns(self, about: ClientToken, token: str) -> bool:
-        """Whether a token is among these."""
-        match self.kind:
-            case "client":
-                return self.value == str(about.client)
-            case "user":
-                return self.value == about.user
-            case _:
-                return self.value == _digest(token)
-
 
 class Revocations:
-    """What is revoked, by the names of nodes.
+    """What is revoked, or to be disconnected, by the names of nodes.
 
     >>> revoked = Revocations(["client.7.1000", "user.8a23.1000", "nonsense"])
     >>> revoked.cover(ClientToken(7, "eu", "web", 1060, issued=1060), "…")
@@ -83,6 +79,10 @@ class Revocations:
             return True
         return about.issued <= self._since.get(Whose("user", about.user), -1)
 
+    def last(self, about: ClientToken) -> int:
+        """When its client or its user was last named, in milliseconds since 1970; -1 if they were not."""
+        return max(self._since.get(one, -1) for one in (Whose("client", str(about.client)), Whose("user", about.user)))
+
 
 def parsed(name: str) -> tuple[Whose, int] | None:
     """What the name of a node says; None if that makes no sense."""
@@ -96,18 +96,20 @@ def say(coordination: Coordination, service: str, what: str, whose: Whose, now: 
     """Have all gateways of a service hear that these are revoked, or to be disconnected."""
     now = time.time() if now is None else now
     place = (PLACE, service, what)
-    kept = 0
+    kept: list[tuple[int, str]] = []
     for name in coordination.children(*place):
         found = parsed(name)
         if found is None or found[0] == whose or found[1] / 1000 + KEPT_S[what] < now:
             coordination.delete(*place, name)
         else:
-            kept += 1
-    if kept >= MAX_KEPT:
+            kept.append((found[1], name))
+    if len(kept) >= MAX_KEPT and what == REVOKED:
         raise InvalidOption(
-            f"service {service!r} has {kept:,} {what} already, and no more are kept: put a new key into the gateways' "
-            "file instead, and take the old one out, which ends all tokens under it"
+            f"service {service!r} has {len(kept):,} {what} already, and no more are kept: put a new key into the "
+            "gateways' file instead, and take the old one out, which ends all tokens under it"
         )
+    for _, name in sorted(kept)[: max(0, len(kept) + 1 - MAX_KEPT)]:
+        coordination.delete(*place, name)
     coordination.create({}, *place, f"{whose.kind}.{whose.value}.{int(1000 * now)}")
 
 

@@ -28,6 +28,7 @@ from tidings.updates import Update
 from tidings.wire.security import Security
 from tidings_log_tailing.control import set_limits
 from tidings_thialfi import service
+from tidings_thialfi.gateway.hearing import Hearing
 from tidings_thialfi.gateway.registry import Registry
 from tidings_thialfi.places import gateways_of
 from tidings_thialfi.revocations import Whose, say
@@ -79,7 +80,15 @@ def running(address: str, tmp_path: Path) -> Iterator[Cluster]:
         subscriber = stack.enter_context(connect(address, security=key("cache")))
         stack.enter_context(subscriber.subscribe("cache", notes))
         gateway = stack.enter_context(connect(address, security=key(gateways_of("shop"))))
-        known = Registry(gateway.coordination, "shop", "g1", "http://127.0.0.1:1", 1, lambda places: None)
+        known = Registry(
+            gateway.coordination,
+            "shop",
+            "g1",
+            "http://127.0.0.1:1",
+            1,
+            lambda places: None,
+            Hearing(gateway.coordination.client),
+        )
         stack.callback(known.close)
         driver = stack.enter_context(connect(address, credentials=producer()))
         stack.callback(PipelineLock(driver.coordination, "totals").release)

@@ -22,6 +22,8 @@ Examples:
   tidings thialfi drop-state contacts --dry-run
 """
 
+MAX_TOKEN_FILE_BYTES = 4096
+
 thialfi = typer.Typer(no_args_is_help=True, help="Tell clients the latest versions of objects.", epilog=EXAMPLES)
 
 Client = Annotated[
@@ -182,12 +184,24 @@ def _say(
         whose, told = Whose.user(user), f"user {user!r}"
     else:
         assert token is not None
-        whose, told = Whose.token(token.read_text(errors="replace").strip()), "the token"
+        whose, told = Whose.token(_token_in(token)), "the token"
     with connected(zookeeper, timeout) as cluster:
         read(cluster, name)
         say(cluster.coordination, name, what, whose)
     value = {"service": name, what: whose.kind, "whose": whose.value}
     emit(value, json, lambda: note(f"all gateways of service {name!r} hear that {told} is {what}"))
+
+
+def _token_in(path: Path) -> str:
+    """The token that is in a file; blanks around it, and what editors write before it, do not count."""
+    from tidings.errors import InvalidOption
+    from tidings_thialfi.protocol.tokens import is_whole
+
+    with path.open("rb") as file:
+        found = file.read(MAX_TOKEN_FILE_BYTES).decode("utf-8-sig", errors="replace").strip()
+    if not is_whole(found):
+        raise InvalidOption(f"{path} holds no token: it has to hold one and nothing else, whole, as its client has it")
+    return found
 
 
 def _status(cluster: Cluster, service: Service) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import logging
 import resource
 import socket
 import ssl
-from collections.abc import Callable
 from typing import Any
 
 from aiohttp import web
@@ -20,6 +19,9 @@ from tidings.errors import InvalidOption
 from tidings.runtime.limits import take_all_files
 from tidings_thialfi.gateway.addresses import Addresses, counted
 from tidings_thialfi.gateway.connection_limits import AddressQuota
+from tidings_thialfi.gateway.counted_connection import CountedConnection
+from tidings_thialfi.gateway.metrics import GatewayMetrics
+from tidings_thialfi.gateway.rates import Rates
 
 BACKLOG_CONNECTIONS = 4096
 ACCEPTS_AT_ONCE = 64  # before others have their turn
@@ -32,37 +34,8 @@ LINGER_S = 2.0  # in which who is refused can read why, while it still sends wha
 logger = logging.getLogger(__name__)
 
 
-class CountedConnection(web.RequestHandler):
-    """The HTTP of one connection; `gone` is called once, at its end. Its first request has to come in `patience` s."""
-
-    __slots__ = ("_first", "_gone", "_patience")
-
-    def __init__(self, server: web.Server, gone: Callable[[], None], patience: float, **settings: Any) -> None:
-        super().__init__(server, **settings)
-        self._gone = gone
-        self._patience = patience
-        self._first: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for the first request."""
-        self._first = asyncio.get_running_loop().call_later(self._patience, self.force_close)
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """Count it no more."""
-        self.arrived()
-        super().connection_lost(exc)
-        self._gone()
-
-    def arrived(self) -> None:
-        """A request is here."""
-        if self._first is not None:
-            self._first.cancel()
-            self._first = None
-
-
 class Acceptor:
-    """Where clients connect. `refused` is called for each connection that is cut off."""
+    """Where clients connect."""
 
     def __init__(
         self,
@@ -72,14 +45,16 @@ class Acceptor:
         most_per_address: int,
         patience: float,
         tls: ssl.SSLContext | None,
-        refused: Callable[[], None],
+        rates: Rates,
+        metrics: GatewayMetrics,
         logger: logging.Logger,
     ) -> None:
         self._server = server
         self._addresses = addresses
         self._patience = patience
         self._tls = tls
-        self._refused = refused
+        self._rates = rates
+        self._metrics = metrics
         self._settings = {
             "access_log": None,
             "logger": logger,
@@ -132,17 +107,17 @@ class Acceptor:
             except OSError as error:
                 self._pause(listening, error)
                 return
-            address = counted(str(place[0]))
-            if self._quota.accept(address, shared=self._addresses.trusts(str(place[0]))):
-                self._refused()
+            address, shared = counted(str(place[0])), self._addresses.trusts(str(place[0]))
+            if self._quota.accept(address, shared=shared):
+                self._metrics.limited.labels("sockets").inc()
                 made.close()
                 continue
             made.setblocking(False)
-            task = asyncio.create_task(self._serve(made, address))
+            task = asyncio.create_task(self._serve(made, address, shared=shared))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, made: socket.socket, address: str) -> None:
+    async def _serve(self, made: socket.socket, address: str, *, shared: bool) -> None:
         loop = asyncio.get_running_loop()
         counts = True
 
@@ -153,7 +128,10 @@ class Acceptor:
                 self._quota.release(address)
 
         def connection() -> CountedConnection:
-            return CountedConnection(self._server, gone, self._patience, loop=loop, **self._settings)
+            source = None if shared else address
+            return CountedConnection(
+                self._server, gone, self._patience, source, self._rates, self._metrics, loop=loop, **self._settings
+            )
 
         try:
             await loop.connect_accepted_socket(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterable
 
 from tidings.errors import InvalidOption
@@ -10,6 +11,7 @@ from tidings.errors import InvalidOption
 PREFIX_IPV6 = 64  # what one subscriber of a network has at least, and may take any address of
 MAX_HOPS = 32  # of a header: what is before them is nobody's
 
+_WITH_PORT = re.compile(r"\[([^\]]+)\](?::\d{1,5})?|([\d.]+):\d{1,5}")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
@@ -21,6 +23,8 @@ class Addresses:
     '192.0.2.7'
     >>> addresses.behind("192.0.2.1", ["6.6.6.6"])
     '192.0.2.1'
+    >>> [addresses.behind("10.0.0.1", [said]) for said in ("192.0.2.7:443", "[2001:db8::1]:443", "[2001:db8::1]")]
+    ['192.0.2.7', '2001:db8::1', '2001:db8::1']
     """
 
     def __init__(self, proxies: Iterable[str]) -> None:
@@ -36,7 +40,7 @@ class Addresses:
 
     def behind(self, peer: str, forwarded: Iterable[str]) -> str:
         """The nearest address that is no proxy's; `forwarded` are the headers `X-Forwarded-For`."""
-        hops = [hop.strip() for header in forwarded for hop in header.split(",")][-MAX_HOPS:]
+        hops = [_without_port(hop.strip()) for header in forwarded for hop in header.split(",")[-MAX_HOPS:]][-MAX_HOPS:]
         while self.trusts(peer) and hops and _parsed(hops[-1]) is not None:
             peer = hops.pop()
         return peer
@@ -52,6 +56,12 @@ def counted(address: str) -> str:
     if isinstance(found, ipaddress.IPv6Address):
         return str(ipaddress.ip_network((found, PREFIX_IPV6), strict=False))
     return address if found is None else str(found)
+
+
+def _without_port(hop: str) -> str:
+    """Some proxies write one."""
+    found = _WITH_PORT.fullmatch(hop)
+    return found[1] or found[2] if found else hop
 
 
 def _parsed(address: str) -> _Address | None:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import secrets
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -194,7 +195,7 @@ class Pipe:
 class ClientChannel:
     """One client's way: what is known of it, and how to send to it."""
 
-    __slots__ = ("address", "authorization", "bucket", "counted", "faults", "session", "user", "warned")
+    __slots__ = ("address", "authorization", "bucket", "counted", "faults", "session", "since", "user", "warned")
     kind = "channel"
     weighed = False
     """Whether the bytes of its messages were counted before they came here."""
@@ -208,6 +209,8 @@ class ClientChannel:
         self.session: Session | None = None
         self.user: str | None = None
         """Who is there, once it has said so; the name is empty if nobody is asked."""
+        self.since = int(1000 * time.time())
+        """Since when who is there is, in milliseconds since 1970: since it came, or was last asked who it is."""
         self.faults = 0
         self.warned = float("-inf")
         """When it was last told that it is too fast."""

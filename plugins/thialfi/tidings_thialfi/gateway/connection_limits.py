@@ -58,4 +58,6 @@ class Origins:
 
     def allow(self, origin: str | None) -> bool:
         """Whether a page of this origin may connect; what is no browser names none, and may."""
-        return origin is None or "*" in self._origins or origin.rstrip("/") in self._origins
+        if origin is None:
+            return True
+        return origin.isascii() and ("*" in self._origins or origin.rstrip("/") in self._origins)

@@ -38,7 +38,7 @@ from tidings_thialfi.gateway.outbound import Outbound
 from tidings_thialfi.gateway.presence import Presence
 from tidings_thialfi.gateway.relay import Link, RelayAnswer, RelayedRows
 from tidings_thialfi.gateway.routes import Routes
-from tidings_thialfi.revocations import Revocations, Whose
+from tidings_thialfi.revocations import Revocations
 
 logger = logging.getLogger(__name__)
 
@@ -77,9 +77,9 @@ class Dispatcher:
         """These tokens are not good any more."""
         self._carry_out(self._inbound.revoke(revoked))
 
-    def disconnect(self, whose: Whose) -> None:
-        """These clients are to be disconnected."""
-        self._carry_out(self._inbound.disconnect(whose))
+    def disconnect(self, disconnected: Revocations) -> None:
+        """These clients are to be disconnected, if they came before that was said."""
+        self._carry_out(self._inbound.disconnect(disconnected))
 
     # Flows
 

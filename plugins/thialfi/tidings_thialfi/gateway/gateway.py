@@ -34,6 +34,7 @@ from tidings_thialfi.gateway.channels import SHUTDOWN
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.flow_handler import FlowHandler
 from tidings_thialfi.gateway.gauges import GatewayGauges
+from tidings_thialfi.gateway.hearing import Hearing
 from tidings_thialfi.gateway.hooks import GatewayHooks, Guard
 from tidings_thialfi.gateway.http import HttpServer
 from tidings_thialfi.gateway.inbound import Inbound
@@ -52,7 +53,7 @@ from tidings_thialfi.places import GATEWAYS, PLACE, REVOKED, gateways_of
 from tidings_thialfi.protocol.messages import FromService
 from tidings_thialfi.protocol.stream_schema import notifications_of, operations_of
 from tidings_thialfi.protocol.tokens import TokenKeys
-from tidings_thialfi.revocations import Revocations, parsed
+from tidings_thialfi.revocations import Revocations
 from tidings_thialfi.service import read
 
 SWEEP_INTERVAL_S = 0.5
@@ -102,10 +103,11 @@ class Gateway:
         self.address = ""
         self._cluster = cluster
         self._tasks: set[asyncio.Task[None]] = set()
-        self._places = Places({}, {}, None, frozenset(), frozenset())
+        self._places = Places({}, {}, None, frozenset(), frozenset(), 0)
         secret = self.place.peer_secret
         identity = read(cluster, service).identity
         guard = Guard(hooks)
+        self._hearing = Hearing(cluster.coordination.client)
         self._rates = Rates(self.options)
         self._rates.share(time.monotonic(), 1 + len(cluster.coordination.children(PLACE, service, GATEWAYS)))
         self._addresses = Addresses(self.options.trusted_proxies)
@@ -125,6 +127,7 @@ class Gateway:
             metrics=self.metrics,
             guard=guard,
             rates=self._rates,
+            hearing=self._hearing,
         )
         # Before any client comes: what is said from now on is heard later.
         self._inbound.revoked = Revocations(cluster.coordination.children(PLACE, service, REVOKED))
@@ -134,7 +137,7 @@ class Gateway:
         )
         presence = Presence(self._operations, self.id)
         self._dispatcher = Dispatcher(self._inbound, self._outbound, routes, presence, self.metrics)
-        self.readiness = Readiness(cluster.coordination.client, routes, alone=secret is None)
+        self.readiness = Readiness(self._hearing, routes, alone=secret is None)
         self.http = HttpServer(
             self._dispatcher,
             self.readiness,
@@ -168,7 +171,8 @@ class Gateway:
             most_per_address=self.options.max_per_address,
             patience=self.options.request_timeout,
             tls=self.place.tls,
-            refused=self.metrics.limited.labels("sockets").inc,
+            rates=self._rates,
+            metrics=self.metrics,
             logger=_http_logger(),
         )
         try:
@@ -198,7 +202,13 @@ class Gateway:
 
         def join() -> tuple[Registry, Any]:
             registry = Registry(
-                self._cluster.coordination, self.service, self.id, url, self._notifications.shards, placed
+                self._cluster.coordination,
+                self.service,
+                self.id,
+                url,
+                self._notifications.shards,
+                placed,
+                self._hearing,
             )
             try:
                 subscriber = self._cluster.subscribe(
@@ -254,10 +264,11 @@ class Gateway:
             self._spawn(self._send_stale())
         if places.revoked != self._places.revoked:
             self._dispatcher.revoke(Revocations(places.revoked))
-        for whose, _ in filter(None, map(parsed, places.disconnected - self._places.disconnected)):
-            self._dispatcher.disconnect(whose)
+        if places.disconnected != self._places.disconnected:
+            self._dispatcher.disconnect(Revocations(places.disconnected))
         self._rates.share(time.monotonic(), max(1, len(places.urls)))
         self._places = places
+        self._hearing.heard(places.losses)
         self._dispatcher.flows_placed(places.holders, places.urls)
 
     async def _send_stale(self) -> None:

@@ -14,12 +14,12 @@ from aiohttp import WSMsgType, web
 from tidings.errors import InvalidUpdate, TidingsError
 from tidings.metrics import encoder_for
 from tidings.producers import AsyncProducer
-from tidings_thialfi.gateway.acceptor import CountedConnection
 from tidings_thialfi.gateway.addresses import Addresses, counted
 from tidings_thialfi.gateway.bearers import Bearers
 from tidings_thialfi.gateway.bodies import read_body
 from tidings_thialfi.gateway.channels import MALFORMED, Pipe, SocketChannel
 from tidings_thialfi.gateway.connection_limits import AddressQuota, Origins
+from tidings_thialfi.gateway.counted_connection import CountedConnection
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.options import GatewayOptions
@@ -40,6 +40,7 @@ from tidings_thialfi.protocol.messages import BadMessage
 
 CLIENT_AHEAD_BYTES = 64 * 2**10  # that wait for a client; while there are more, nothing is read from it
 PEER_AHEAD_BYTES = 4 * 2**20  # that wait for a proxy, or for another gateway
+MAX_PUBLISHING_BYTES = 64 * 2**20  # of all bodies that are read, parsed and published at once
 RETRY_AFTER_S = 5  # what who is one too many is told
 KEPT_HEADERS = ("Retry-After", "Allow")  # of an answer that refuses something
 QUEUE_PER_AHEAD = 16  # so many times as much waits for nobody, whatever happens
@@ -81,6 +82,7 @@ class HttpServer:
         self._sockets: set[Pipe] = set()
         self._polls = Polls(dispatcher, options, keyed=guarded)
         self._closing: tuple[int, str] | None = None
+        self._publishing = 0
         self.app = web.Application(middlewares=[self._guarded])
         self.app.router.add_get("/v1/client", self._client)
         self.app.router.add_post("/v1/poll", self._poll)
@@ -115,8 +117,8 @@ class HttpServer:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Refuse browsers of other pages; and say in one sentence what went wrong, never in a trace."""
-        if isinstance(request.protocol, CountedConnection):
-            request.protocol.arrived()
+        if connection := _connection(request):
+            connection.arrived()
         origin = request.headers.get("Origin")
         if not self._origins.allow(origin):
             self._metrics.limited.labels("origin").inc()
@@ -243,6 +245,13 @@ class HttpServer:
         if not self._publishers.admit(request.headers.get("Authorization")):
             self._metrics.refused.labels("denied").inc()
             return _plain(401, "publishing needs a bearer token of this gateway's")
+        if connection := _connection(request):
+            connection.trust()
+        size = min(request.content_length or MAX_BODY_BYTES, MAX_BODY_BYTES)
+        if self._publishing + size > MAX_PUBLISHING_BYTES:
+            self._metrics.limited.labels("bodies").inc()
+            return _later(_plain(503, "too much is being published; publish it again"))
+        self._publishing += size
         try:
             body = await read_body(request, MAX_BODY_BYTES, self._options.request_timeout, self._metrics)
             updates = await asyncio.to_thread(updates_of, body)  # clients do not wait for it
@@ -255,6 +264,8 @@ class HttpServer:
             logger.warning("updates could not be published: %s", error)
             self._metrics.refused.labels("unavailable").inc()
             return _plain(503, "the updates could not be made durable; publish them again")
+        finally:
+            self._publishing -= size
         self._metrics.published.inc(len(updates))
         return web.json_response({"published": len(updates)})
 
@@ -305,8 +316,13 @@ class HttpServer:
             stall=self._options.stall,
             gave_up=self._metrics.limited.labels("slow").inc,
         )
+        if connection := _connection(request):
+            connection.count_for(source, pipe.close) if limited else connection.trust()
         try:
-            await socket.prepare(request)
+            try:
+                await socket.prepare(request)
+            except ValueError:  # of a header that is no text
+                raise web.HTTPBadRequest(reason="these headers open no WebSocket") from None
             if self._closing is not None:
                 pipe.close(*self._closing)
             self._metrics.connections.labels(_KINDS[protocol]).inc()
@@ -329,6 +345,10 @@ class HttpServer:
 
 
 _KINDS = {SUBPROTOCOL: "websocket", TRUNK_SUBPROTOCOL: "trunk", RELAY_SUBPROTOCOL: "relay"}
+
+
+def _connection(request: web.Request) -> CountedConnection | None:
+    return request.protocol if isinstance(request.protocol, CountedConnection) else None
 
 
 def _plain(status: int, text: str) -> web.Response:

@@ -24,16 +24,17 @@ from tidings_thialfi.gateway.effects import (
     SessionDisplaced,
     SessionEnded,
 )
+from tidings_thialfi.gateway.hearing import Hearing
 from tidings_thialfi.gateway.hooks import Caller, Guard
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.operations import OperationWriter, Row
 from tidings_thialfi.gateway.options import GatewayOptions
-from tidings_thialfi.gateway.rates import NEW_CLIENT_ENTRIES, Amount, RateExceeded, Rates, entries_of
+from tidings_thialfi.gateway.rates import NEW_CLIENT_ENTRIES, TOO_FAST, Amount, RateExceeded, Rates, entries_of
 from tidings_thialfi.gateway.sessions import NOT_PERMITTED, Session, Sessions
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import BadMessage, Fault, FromClient, FromService, Grant, parse_client
 from tidings_thialfi.protocol.tokens import ClientToken, TokenExpired, TokenForged, TokenKeys
-from tidings_thialfi.revocations import Revocations, Whose, user_digest
+from tidings_thialfi.revocations import Revocations, user_digest
 
 MAX_MALFORMED_MESSAGES = 10  # of one channel, before it is closed
 INVALID = {
@@ -68,10 +69,12 @@ class Inbound:
         metrics: GatewayMetrics,
         guard: Guard,
         rates: Rates,
+        hearing: Hearing,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.identity = identity
         self.revoked = Revocations()
+        self._disconnected = Revocations()
         self._sessions = sessions
         self._keys = keys
         self._operations = operations
@@ -79,6 +82,7 @@ class Inbound:
         self._metrics = metrics
         self._guard = guard
         self._rates = rates
+        self._hearing = hearing
         self._clock = clock
         self._closed = False
 
@@ -89,7 +93,7 @@ class Inbound:
         now = self._clock()
         if not channel.bucket.take(now):
             wait = channel.bucket.ready(now) - now
-            self._slow_down(channel, now, RateExceeded("rate", "you say too much", wait))
+            self._slow_down(channel, now, RateExceeded("rate", TOO_FAST, wait))
             return NOTHING, None
         around = {"total": ""} if channel.counted is None else {"total": "", "address": channel.counted}
         size = Amount(bytes=len(text))
@@ -124,6 +128,8 @@ class Inbound:
         """Make the rows of a message durable, and answer it."""
         session, channel, message = request
         refused = await self._guard.refused(session.user, session.wanted(message))
+        if channel.session is not session:
+            return NOTHING  # sent away while hooks were asked
         outcome = session.take(message, self._clock(), self._options, refused)
         if outcome.rows and not await self._durable(channel, outcome.rows):
             return NOTHING
@@ -168,11 +174,12 @@ class Inbound:
                 effects += self._disconnect(session, "revoked")
         return effects
 
-    def disconnect(self, whose: Whose) -> Effects:
-        """Close the channels of these clients; they may come again."""
+    def disconnect(self, disconnected: Revocations) -> Effects:
+        """Close the channels of these clients, if they were there before that was said; they may come again."""
+        self._disconnected = disconnected
         effects: list[Effect] = []
-        for session, token, about in self._shown():
-            if whose.concerns(about, token):
+        for session, _, about in self._shown():
+            if session.channel.since <= disconnected.last(about):
                 effects += self._disconnect(session, "disconnected")
         return effects
 
@@ -207,6 +214,9 @@ class Inbound:
         old: ClientToken | None = None
         renewed = False
         if message.token is not None:
+            if self._hearing.catching_up:
+                self._unavailable(channel, "it is not known yet which tokens are revoked")
+                return NOTHING, None
             try:
                 old = self._keys.check(message.token)
             except TokenExpired as error:
@@ -217,6 +227,9 @@ class Inbound:
             if self._keys.expired_for(old) > self._options.renew_within:
                 self._invalid(channel, message.token, "expired")
                 return NOTHING, None
+            if self._too_fast(channel, old.client):
+                return NOTHING, None
+        asked = self._keys.now()
         user = await self._guard.user(
             Caller(hello.application, hello.credentials, channel.authorization, channel.address)
         )
@@ -228,7 +241,6 @@ class Inbound:
         if old is not None and message.token is not None and self.revoked.cover(old, message.token):
             self._invalid(channel, message.token, "revoked")
             return NOTHING, None
-        channel.user = user
         identity = self._identity_of(user)
         if old is not None and old.user != user_digest(user):
             old = None  # the number belongs to another user
@@ -239,6 +251,11 @@ class Inbound:
             client = before.client  # the grant was late: the same number again
         else:
             client = secrets.randbits(63)
+        lifetime = self._options.token_lifetime
+        token = self._keys.issue(client, identity, hello.application, lifetime, issued=asked)
+        about = self._keys.check(token)
+        if self._overtaken(channel, about, token):
+            return NOTHING, None
         new = old is None and (before is None or before.client != client)
         forgotten = old is not None and old.identity != identity
         if new and channel.counted is not None:
@@ -249,20 +266,27 @@ class Inbound:
         if new or forgotten:
             # A service that has another identity now knows nothing of the clients that it had.
             made = stream_schema.operation(client, stream_schema.CREATED, source=hello.application)
-            if not await self._durable(channel, [made]):
+            if not await self._durable(channel, [made]) or self._overtaken(channel, about, token):
                 return NOTHING, None
             if channel.session is not None and channel.session.client == client:
                 self._sessions.end(channel.session)  # what it knows is of the former identity
                 channel.session = None
-        token = self._keys.issue(client, identity, hello.application, self._options.token_lifetime)
+        channel.user, channel.since = user, asked
         grant = Grant(hello.nonce, token, client, old is not None)
         effects, session = self._begin(channel, client, hello.application)
-        session.token, session.about = token, self._keys.check(token)
+        session.token, session.about = token, about
         # A service that knows nothing of the client must be told what it wants, whatever digests say meanwhile; and
         # hooks are asked again now and then for all that a client is registered for.
         sync = forgotten or (renewed and self._guard.on)
         channel.send(FromService(grant=grant, interval=self._options.heartbeat, sync=sync))
         return effects, session if old is not None else None
+
+    def _overtaken(self, channel: ClientChannel, about: ClientToken, token: str) -> bool:
+        """Whether an operator has spoken since hooks were asked: then they are to be asked once more."""
+        if not self.revoked.cover(about, token) and about.issued > self._disconnected.last(about):
+            return False
+        self._unavailable(channel, "say again who you are")
+        return True
 
     async def _known(self, channel: ClientChannel, message: FromClient) -> tuple[Effects, Session | None]:
         """The session of a client that has shown its token."""
@@ -277,6 +301,8 @@ class Inbound:
             return NOTHING, None
         if self.revoked.cover(token, message.token):
             self._invalid(channel, message.token, "revoked")
+            return NOTHING, None
+        if self._too_fast(channel, token.client):
             return NOTHING, None
         if channel.user is None and not self._guard.on:
             channel.user = ""
@@ -310,10 +336,16 @@ class Inbound:
             await self._operations.write(rows)
         except TidingsError as error:
             logger.warning("a message's rows could not be written: %s", error)
-            self._count("unavailable")
-            channel.send(FromService(error=Fault("unavailable", "what you sent could not be kept", RETRY_AFTER_S)))
+            self._unavailable(channel, "what you sent could not be kept")
             return False
         return True
+
+    def _too_fast(self, channel: ClientChannel, client: int) -> bool:
+        """Whether a client says more than it may, on all its channels together."""
+        now = self._clock()
+        if over := self._rates.message(now, client):
+            self._slow_down(channel, now, over)
+        return over is not None
 
     def _slow_down(self, channel: ClientChannel, now: float, over: RateExceeded) -> None:
         self._metrics.limited.labels(over.limit).inc()
@@ -330,6 +362,10 @@ class Inbound:
         channel.send(FromService(error=Fault(error.code, str(error))))
         if channel.faults >= MAX_MALFORMED_MESSAGES:
             channel.close(MALFORMED, "too many messages that make no sense")
+
+    def _unavailable(self, channel: ClientChannel, why: str) -> None:
+        self._count("unavailable")
+        channel.send(FromService(error=Fault("unavailable", why, RETRY_AFTER_S)))
 
     def _stale(self, channel: ClientChannel, token: str, reason: str) -> None:
         self._count(reason)

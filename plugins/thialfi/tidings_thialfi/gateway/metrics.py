@@ -12,6 +12,7 @@ from tidings.metrics import Build
 
 LIMITS = (
     *("rate", "connections", "address", "sockets", "polls", "origin", "large", "timeout", "registrations", "slow"),
+    *("pace", "bodies"),
     *(f"{scope}-{what}" for scope in ("client", "user", "address", "total") for what in ("entries", "bytes")),
 )
 REFUSALS = ("malformed", "version", "stale", "forged", "expired", "denied", "revoked", "registration", "unavailable")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
+from math import ceil
 from typing import NamedTuple
 
 from tidings_thialfi.gateway.options import GatewayOptions
@@ -18,13 +19,19 @@ from tidings_thialfi.protocol.messages import FromClient
 from tidings_thialfi.protocol.rate_limit import Bucket
 
 BURST_S = 20  # what may be said in so many seconds may be said at once
+SENT_PER_SAID = 2  # what is too much is refused with a word; what is so many times as much is not read
+FRAMES_PER_MESSAGE = 10
 NEW_CLIENT_ENTRIES = 100  # what a new client counts as for its address: the service keeps it for long
+
+TOO_FAST = "you say too much"
 
 _WHO = {
     "client": "you may say",
     "user": "all clients of a user may say",
     "address": "all clients of your address may say",
     "total": "all clients of this gateway may say",
+    "connection": "a connection may send",
+    "source": "all connections of your address may send",
 }
 
 
@@ -54,10 +61,15 @@ class Rates:
     """
 
     def __init__(self, options: GatewayOptions) -> None:
+        self._options = options
         self._most = {
             "client": Amount(options.entries, options.bytes),
             "user": Amount(options.user_entries, options.user_bytes),
             "address": Amount(options.address_entries, options.address_bytes),
+            "connection": Amount(
+                ceil(FRAMES_PER_MESSAGE * max(options.rate, options.burst / BURST_S)), SENT_PER_SAID * options.bytes
+            ),
+            "source": Amount(SENT_PER_SAID * options.address_entries, SENT_PER_SAID * options.address_bytes),
         }
         self._total = self._most["total"] = Amount(options.total_entries, options.total_bytes)
         self._buckets: OrderedDict[tuple[str, Hashable], tuple[Bucket, Bucket]] = OrderedDict()
@@ -77,6 +89,30 @@ class Rates:
         for bucket, count in found:
             bucket.spend(count)
         return None
+
+    def message(self, now: float, client: int) -> RateExceeded | None:
+        """Count a message of a client, whatever channel it comes on, if it is within its rate."""
+        bucket, _ = self._of("message", client)
+        if bucket.take(now):
+            return None
+        return RateExceeded("rate", TOO_FAST, bucket.ready(now) - now)
+
+    def owe(self, now: float, amount: Amount, whose: Mapping[str, Hashable]) -> None:
+        """Count so much that is here already, be it within limits or not."""
+        for scope, one in whose.items():
+            for bucket, count in zip(self._of(scope, one), amount, strict=True):
+                bucket.ready(now)
+                bucket.spend(count)
+
+    def owed(self, now: float, whose: Mapping[str, Hashable]) -> RateExceeded | None:
+        """The limit beyond which more is here already than any other, if there is one."""
+        found = [
+            RateExceeded(f"{scope}-{what}", f"{_WHO[scope]} {most:,} {what} a second", ready - now)
+            for scope, one in whose.items()
+            for bucket, what, most in zip(self._of(scope, one), Amount._fields, self._most[scope], strict=True)
+            if (ready := bucket.ready(now)) > now
+        ]
+        return max(found, key=lambda over: over.wait, default=None)
 
     def share(self, now: float, gateways: int) -> None:
         """So many gateways share what all together may say."""
@@ -98,7 +134,9 @@ class Rates:
     def _of(self, scope: str, one: Hashable) -> tuple[Bucket, Bucket]:
         key = (scope, one)
         found = self._buckets.get(key)
-        if found is None:
+        if found is None and scope == "message":
+            found = self._buckets[key] = (self._options.bucket(), self._options.bucket())
+        elif found is None:
             entries, size = self._most[scope]
             found = self._buckets[key] = (Bucket(entries, BURST_S * entries), Bucket(size, BURST_S * size))
         self._buckets.move_to_end(key)

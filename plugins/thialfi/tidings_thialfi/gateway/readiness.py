@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from kazoo.client import KazooClient
-
+from tidings_thialfi.gateway.hearing import Hearing
 from tidings_thialfi.gateway.routes import Routes
 
 
 class Readiness:
     """`alone`: the gateway has no secret to show to others, and so no rows from them."""
 
-    def __init__(self, zookeeper: KazooClient, routes: Routes, *, alone: bool) -> None:
-        self._zookeeper = zookeeper
+    def __init__(self, hearing: Hearing, routes: Routes, *, alone: bool) -> None:
+        self._hearing = hearing
         self._routes = routes
         self._alone = alone
         self.closing = False
@@ -22,8 +21,10 @@ class Readiness:
         reasons = []
         if self.closing:
             reasons.append("the gateway is shutting down")
-        if not self._zookeeper.connected:
+        if not self._hearing.connected:
             reasons.append("ZooKeeper cannot be reached")
+        if self._hearing.catching_up:
+            reasons.append("what operators have said meanwhile is not known yet")
         if self._alone and self._routes.unrouted and self._routes.elsewhere:
             reasons.append("flows of clients here are with other gateways, and no secret for relays was given")
         return reasons

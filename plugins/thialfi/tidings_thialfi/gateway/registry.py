@@ -23,6 +23,7 @@ from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import InvalidOption, TidingsError
 from tidings.flows import Flow
+from tidings_thialfi.gateway.hearing import Hearing
 from tidings_thialfi.places import DISCONNECTED, GATEWAYS, PLACE, REVOKED, gateways_of
 from tidings_thialfi.protocol.stream_schema import notifications_of
 
@@ -40,13 +41,22 @@ class Places:
     identity: str | None
     revoked: frozenset[str]
     disconnected: frozenset[str]
+    losses: int
+    """How often ZooKeeper was lost before this was looked up."""
 
 
 class Registry:
     """Keeps a gateway registered, and calls `placed` from a thread of its own whenever something has changed."""
 
     def __init__(
-        self, coordination: Coordination, service: str, id: str, url: str, shards: int, placed: Callable[[Places], None]
+        self,
+        coordination: Coordination,
+        service: str,
+        id: str,
+        url: str,
+        shards: int,
+        placed: Callable[[Places], None],
+        hearing: Hearing,
     ) -> None:
         self._service = (PLACE, service)
         self._gateways = (*self._service, GATEWAYS)
@@ -54,6 +64,8 @@ class Registry:
         self._flows = [Flow(gateways_of(service), notifications_of(service), shard) for shard in range(shards)]
         self._placed = placed
         self._known: Places | None = None
+        self._hearing = hearing
+        self._losses = 0
         self._closed = threading.Event()
         self._changed = threading.Event()
         self._nodes = NodeCache(coordination, self._changed.set)
@@ -76,6 +88,8 @@ class Registry:
     def _on_state(self, state: str) -> None:
         if state == KazooState.LOST:
             self._membership.lost()
+        if state == KazooState.CONNECTED:
+            self._changed.set()
 
     def _watch(self) -> None:
         trouble = ""
@@ -95,6 +109,10 @@ class Registry:
             self._changed.clear()
 
     def _look(self) -> Places:
+        losses = self._hearing.losses  # first: what is read now is of after these
+        if losses != self._losses:
+            self._losses = losses
+            self._nodes.forget()
         self._membership.keep(self._record)
         gateways = {name: self._nodes.value(*self._gateways, name) for name in self._nodes.children(*self._gateways)}
         self._nodes.fill([(*flow.place, "subscriber") for flow in self._flows])
@@ -106,4 +124,5 @@ class Registry:
             str(service["identity"]) if service is not None and "identity" in service else None,
             frozenset(self._nodes.children(*self._service, REVOKED)),
             frozenset(self._nodes.children(*self._service, DISCONNECTED)),
+            losses,
         )

@@ -8,7 +8,7 @@ import re
 
 from aiohttp import WSMsgType, web
 
-from tidings_thialfi.gateway.channels import MALFORMED, Pipe, TagChannel
+from tidings_thialfi.gateway.channels import DISCONNECTED, MALFORMED, Pipe, TagChannel
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.metrics import GatewayMetrics
 from tidings_thialfi.gateway.options import GatewayOptions
@@ -17,6 +17,9 @@ from tidings_thialfi.protocol.messages import Fault, FromService, encode
 
 MAX_MESSAGES_AT_ONCE = 4096  # of a trunk; while so many are worked on its frames are not read
 MAX_CLIENTS = 200_000
+MAX_STRANGERS = (
+    5_000  # tags of which no client is known; above what is worked on at once, so that newcomers are not hit
+)
 
 _FRAME = re.compile(r'\s*\[\s*(-?\d{1,19}|"(?:[^"\\]|\\.){1,256}")\s*,\s*')
 
@@ -44,6 +47,7 @@ class Trunk:
         self._options = options
         self._metrics = metrics
         self._channels: dict[str, TagChannel] = {}
+        self._strangers: dict[str, None] = {}
         self._room = asyncio.Semaphore(MAX_MESSAGES_AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._bad = 0
@@ -78,7 +82,7 @@ class Trunk:
         if text == "null":
             if channel is not None:
                 channel.open = False
-                self._dispatcher.leave(self._channels.pop(tag))
+                self._forget(tag)
             return
         if channel is None or not channel.open:
             if len(self._channels) >= MAX_CLIENTS:
@@ -88,21 +92,43 @@ class Trunk:
             # The trunk's own credentials are the proxy's, and no client's.
             channel = TagChannel(self._pipe, json.loads(tag), self._address, None, self._options.bucket())
             self._channels[tag] = channel
+            self._make_room(tag)
         await self._room.acquire()
         channel.inbox.append(text)
         if not channel.working:
             channel.working = True
-            task = asyncio.create_task(self._work(channel))
+            task = asyncio.create_task(self._work(tag, channel))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _work(self, channel: TagChannel) -> None:
+    def _make_room(self, tag: str) -> None:
+        """There is one more of which no client is known; of too many, the oldest is sent away."""
+        self._strangers[tag] = None
+        if len(self._strangers) > MAX_STRANGERS:
+            oldest = next(iter(self._strangers))
+            self._metrics.limited.labels("connections").inc()
+            self._channels[oldest].close(DISCONNECTED, "too many strangers")
+            self._forget(oldest)
+
+    def _taken(self, tag: str, channel: TagChannel) -> None:
+        """A message was: its client may be known now, or have gone meanwhile."""
+        if not channel.open:
+            self._dispatcher.leave(channel)
+        elif channel.session is not None:
+            self._strangers.pop(tag, None)
+
+    def _forget(self, tag: str) -> None:
+        self._strangers.pop(tag, None)
+        self._dispatcher.leave(self._channels.pop(tag))
+
+    async def _work(self, tag: str, channel: TagChannel) -> None:
         try:
             while channel.inbox:
                 text = channel.inbox.popleft()
                 try:
                     if channel.open:
                         await self._dispatcher.receive(channel, text)
+                        self._taken(tag, channel)
                 finally:
                     self._room.release()
         finally:

@@ -33,10 +33,9 @@ MIN_SECRET_BYTES, MAX_SECRET_BYTES = 32, 256
 MAX_KEYS = 16
 MAX_IDENTITY_BYTES = 64
 _MAX_FILE_BYTES = 64 * 1024
-_FORMAT = 2
-_HEAD = struct.Struct(
-    ">BBQQQ"
-)  # the format, how long the key's id is, the client, when it expires (s) and was issued (ms)
+_FORMAT = 3
+# Format; lengths of the key's id, the identity and the application; the client, when it expires (s) and was issued (ms)
+_HEAD = struct.Struct(">BBBHQQQ")
 _MAC_BYTES = hashlib.sha256().digest_size
 
 
@@ -134,8 +133,12 @@ class TokenKeys:
             raise InvalidOption(f"{path} has no key: write an id, a blank and 32 random bytes in base64 on a line")
         return cls(keys, next(iter(keys)), clock=clock)
 
-    def issue(self, client: int, identity: str, application: str, lifetime: float) -> str:
-        """A token for a client, for so many seconds."""
+    def now(self) -> int:
+        """The time as tokens have it: in milliseconds since 1970."""
+        return int(1000 * self._clock())
+
+    def issue(self, client: int, identity: str, application: str, lifetime: float, *, issued: int | None = None) -> str:
+        """A token for a client, for so many seconds; it counts as issued then, or now."""
         if not 0 <= client <= MAX_NUMBER:
             raise InvalidOption(f"{client} is no client: its number is from 0 to 2^63-1")
         about = identity.encode(), application.encode()
@@ -143,35 +146,18 @@ class TokenKeys:
             raise InvalidOption(
                 f"an identity has at most {MAX_IDENTITY_BYTES} bytes, and an application {MAX_APPLICATION_BYTES}"
             )
-        now = self._clock()
-        expires = min(int(now + lifetime), MAX_NUMBER)
+        expires = min(int(self._clock() + lifetime), MAX_NUMBER)
+        issued = self.now() if issued is None else issued
         key = self.current.encode()
-        body = _HEAD.pack(_FORMAT, len(key), client, expires, int(1000 * now)) + key + bytes([len(about[0])])
-        body += b"".join(about)
+        body = _HEAD.pack(_FORMAT, len(key), *map(len, about), client, expires, issued) + key + b"".join(about)
         return base64.urlsafe_b64encode(body + self._mac(self.current, body)).rstrip(b"=").decode()
 
     def check(self, token: str) -> ClientToken:
         """What a token says, or `TokenForged`, or `TokenExpired`, which still says whose it was."""
-        try:
-            if len(token) > MAX_TOKEN_BYTES:
-                raise TokenForged("this is no token of ours")
-            both = base64.b64decode(token.encode("ascii") + b"=" * (-len(token) % 4), b"-_", validate=True)
-            # Two texts of one token would make a list of revoked ones useless.
-            if base64.urlsafe_b64encode(both).rstrip(b"=").decode() != token:
-                raise TokenForged("this is no token of ours")
-            body, mac = both[:-_MAC_BYTES], both[-_MAC_BYTES:]
-            form, length, client, expires, issued = _HEAD.unpack_from(body)
-            at = _HEAD.size + length
-            key = body[_HEAD.size : at].decode("ascii")
-            if form != _FORMAT or key not in self._keys:
-                raise TokenForged("this is no token of ours")
-            if not hmac.compare_digest(mac, self._mac(key, body)):
-                raise TokenForged("this is no token of ours")
-        except (binascii.Error, struct.error, ValueError):
-            raise TokenForged("this is no token of ours") from None
-        middle = at + 1 + body[at]
-        found = ClientToken(client, body[at + 1 : middle].decode(), body[middle:].decode(), expires, issued)
-        if expires <= self._clock():
+        key, found, body, mac = _opened(token)
+        if key not in self._keys or not hmac.compare_digest(mac, self._mac(key, body)):
+            raise TokenForged("this is no token of ours")
+        if found.expires <= self._clock():
             raise TokenExpired(found)
         return found
 
@@ -181,3 +167,40 @@ class TokenKeys:
 
     def _mac(self, key: str, body: bytes) -> bytes:
         return hmac.digest(self._keys[key], body, "sha256")
+
+
+def is_whole(token: str) -> bool:
+    """Whether this has the form of a token, from its first to its last character; whose it is only gateways can say.
+
+    >>> token = TokenKeys({"a": b"x" * 32}, current="a").issue(7, "eu-1", "web", lifetime=60)
+    >>> [is_whole(one) for one in (token, token[:-2], token[2:], token + token, f'"{token}"', "")]
+    [True, False, False, False, False, False]
+    """
+    try:
+        _opened(token)
+    except TokenForged:
+        return False
+    return True
+
+
+def _opened(token: str) -> tuple[str, ClientToken, bytes, bytes]:
+    """A token's key, by its id, what it says, and that as bytes with its MAC, which is not checked here."""
+    try:
+        if len(token) > MAX_TOKEN_BYTES:
+            raise ValueError
+        both = base64.b64decode(token.encode("ascii") + b"=" * (-len(token) % 4), b"-_", validate=True)
+        # Two texts of one token would make a list of revoked ones useless.
+        if base64.urlsafe_b64encode(both).rstrip(b"=").decode() != token:
+            raise ValueError
+        body, mac = both[:-_MAC_BYTES], both[-_MAC_BYTES:]
+        form, *sizes, client, expires, issued = _HEAD.unpack_from(body)
+        if form != _FORMAT or len(body) != _HEAD.size + sum(sizes):
+            raise ValueError
+        texts, at = [], _HEAD.size
+        for size in sizes:
+            texts.append(body[at : at + size].decode())
+            at += size
+    except (binascii.Error, struct.error, ValueError):
+        raise TokenForged("this is no token of ours") from None
+    key, identity, application = texts
+    return key, ClientToken(client, identity, application, expires, issued), body, mac

@@ -232,16 +232,21 @@ def test_who_is_elsewhere_is_served_while_an_address_does_all_it_can(cluster: Cl
         token = {"v": "1.0", "token": poller["receive"][0]["grant"]["token"], "heartbeat": True}
         with crowd(gateway) as done:
             version = 0
-            while version < 10 or done() < {"sockets", "bodies", "polls", "entries"}:
+
+            def untried() -> set[str]:
+                limits = {
+                    limit for limit in ("sockets", "polls", "large", "address-entries") if not limited(gateway, limit)
+                }
+                return limits | ({"sockets", "bodies", "polls", "entries"} - done())
+
+            while version < 10 or untried():
                 version += 1
                 served(scene, gateway, client, version)
                 another = scene.client_from(honest, gateway)
                 another.hello()
                 another.close()
                 assert post(scene, honest, gateway, {"send": [token], "wait": 5})[0] == 200
-                assert version < 200, done()
-        refused = {limit: limited(gateway, limit) for limit in ("sockets", "polls", "large", "address-entries")}
-        assert all(refused.values()), refused
+                assert version < 200, untried()
         made = [row for row in scene.rows() if row["op"] == stream_schema.REGISTER]
         assert len(made) < 100_000, "what is within the limits of one address"
         assert not any("Traceback" in line for line in gateway.lines), "".join(gateway.lines)

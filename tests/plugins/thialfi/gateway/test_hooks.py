@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from tidings.testing import eventually, held
 from tidings_thialfi.client.listener import Listener
 from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.client.sync import Client as ThialfiClient
+from tidings_thialfi.gateway.trunk import MAX_STRANGERS
 from tidings_thialfi.places import DISCONNECTED, REVOKED
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.revocations import Whose, say
@@ -71,18 +70,11 @@ def gateway(scene: Scene) -> Process:
 
 
 def hooked(scene: Scene, *more: str) -> Process:
-    """A gateway whose hooks are installed as an application would install them: with an entry point."""
-    packages = scene.folder / "packages"
-    about = packages / "doorman-1.0.dist-info"
-    about.mkdir(parents=True)
-    (packages / "doorman.py").write_text(textwrap.dedent(HOOKS))
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: doorman\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[tidings.gateway_hooks]\ndoorman = doorman:Doorman\n")
+    """A gateway with these hooks."""
     withdrawn = scene.secret_file("withdrawn", "")
     options = ["--hooks", "doorman", "--hook-option", "prefix=u/", "--hook-option", f"withdrawn={withdrawn}"]
     options += ["--resend", "0.5", *more]
-    path = os.pathsep.join([str(packages), os.environ.get("PYTHONPATH", "")])
-    return scene.gateway("g1", *options, env={"PYTHONPATH": path})
+    return scene.gateway("g1", *options, env=scene.hooks(HOOKS))
 
 
 def test_only_users_come_in(scene: Scene, gateway: Process) -> None:
@@ -295,3 +287,22 @@ def test_a_frame_that_makes_no_sense_ends_no_trunk_and_ten_of_them_do(scene: Sce
     trunk.client.text("")
     assert trunk.client.closed() == 3501
     assert gateway.metric("refused_messages_total", reason="malformed") == 10
+
+
+def test_tags_of_which_no_client_is_known_are_bounded_and_those_with_one_stay(scene: Scene) -> None:
+    gateway = scene.gateway("g1", "--trunk-tokens", str(scene.secret_file("trunks", "of-the-proxy")))
+    trunk = Trunk(scene, gateway)
+    trunk.say("known", {"v": "1.0", "hello": {"nonce": "n", "application": "web"}})
+    _, granted = trunk.hear()
+    assert isinstance(granted, dict)
+    for tag in range(MAX_STRANGERS + 1):
+        trunk.say(tag, {"v": "1.0", "token": "AAAA"})
+    while trunk.hear() != [0, None]:
+        pass
+    assert gateway.metric("limited_total", limit="connections") == 1
+    trunk.say("known", {"v": "1.0", "token": granted["grant"]["token"], "heartbeat": True})
+    whose: object = None
+    while whose != "known":
+        whose, heard = trunk.hear()
+    assert isinstance(heard, dict)
+    assert heard.keys().isdisjoint({"stale", "invalid"})

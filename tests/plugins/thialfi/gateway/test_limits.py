@@ -204,6 +204,24 @@ def test_publishing_needs_a_token_and_updates_that_are_some(gateway: Process) ->
         assert code == 400, (body, answer)
 
 
+def test_bodies_that_are_published_at_once_are_bounded(gateway: Process) -> None:
+    place = urlsplit(gateway.url)
+    head = "POST /v1/publish HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer new-token\r\n"
+    head += f"Content-Length: {8 * 2**20}\r\n\r\n"  # of which nothing comes
+    before = limited(gateway, "bodies")
+    held_back: list[socket.socket] = []
+    while len(held_back) < 20 and limited(gateway, "bodies") == before:
+        held_back.append(socket.create_connection(("127.0.0.1", place.port or 0), timeout=10))
+        held_back[-1].sendall(head.encode())
+    assert limited(gateway, "bodies") == before + 1, "eight of them are 64 MiB, and the next one is refused"
+    code, answer = gateway.post("/v1/publish", [{"object": "a"}] * 10_000, Authorization="Bearer new-token")
+    assert (code, answer) == (503, "too much is being published; publish it again\n")
+    for one in held_back:
+        one.close()
+    good = [{"object": "alice", "version": 7}]
+    assert eventually(lambda: gateway.post("/v1/publish", good, Authorization="Bearer new-token")[0] == 200)
+
+
 def test_connections_from_one_address_are_limited(scene: Scene) -> None:
     gateway = scene.gateway("g-limited", "--max-per-address", "2")
     first = [scene.client(gateway) for _ in range(2)]

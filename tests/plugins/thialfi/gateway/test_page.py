@@ -13,9 +13,11 @@ from tests.support.gateway_scene import Process, Scene, online
 from tests.support.places import ROOT
 from tidings.testing import eventually
 from tidings_thialfi.gateway.acceptor import RESERVED_FILES, SPARE_PER_ADDRESS
+from tidings_thialfi.gateway.http import MAX_PUBLISHING_BYTES
 from tidings_thialfi.gateway.metrics import LIMITS
 from tidings_thialfi.gateway.options import GatewayOptions
-from tidings_thialfi.gateway.rates import BURST_S
+from tidings_thialfi.gateway.rates import BURST_S, FRAMES_PER_MESSAGE
+from tidings_thialfi.gateway.trunk import MAX_CLIENTS, MAX_STRANGERS
 from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.server.stage import Thialfi
 
@@ -40,6 +42,7 @@ def poll(gateway: Process, *messages: Any, wait: float = 0) -> list[dict[str, An
 
 def test_the_limits_of_a_gateway_are_those_of_the_page() -> None:
     options = GatewayOptions()
+    frames = int(FRAMES_PER_MESSAGE * options.rate)
     for said in (
         f"{options.rate:g} a second, {options.burst} at once",
         f"{options.entries:,} a second; of all clients of a user, or of an address, {options.user_entries:,};",
@@ -52,6 +55,7 @@ def test_the_limits_of_a_gateway_are_those_of_the_page() -> None:
         f"{options.max_queue // 2**10} KiB",
         f"{options.stall:g} s, then it is closed with 3008",
         f"one of more than {2 * options.max_message // 2**10} KiB",
+        f"{frames} a second, {BURST_S * frames:,} at once, whatever they hold",
         f"held for {options.poll_wait:g} s at most",
         f"not polled for {options.poll_gap:g} s",
     ):
@@ -70,7 +74,10 @@ def test_the_page_on_security_has_every_limit_with_its_default() -> None:
         f"`--request-timeout` | {options.request_timeout:g} s",
         f"`--max-poll` | {options.max_poll // 2**10} KiB",
         f"`--max-message` | {options.max_message // 2**10} KiB",
-        f"`--burst` | {options.rate:g} messages a second on a channel, {options.burst} at once",
+        f"`--burst` | {options.rate:g} messages a second of a client, on all its channels together, {options.burst} ",
+        f"A connection {FRAMES_PER_MESSAGE} times `--rate` in frames",
+        f"{MAX_PUBLISHING_BYTES // 2**20} MiB of all requests to `/v1/publish`",
+        f"{MAX_STRANGERS:,} tags of a trunk of which no client is known, and {MAX_CLIENTS:,} in all",
         f"`--bytes` | {options.entries:,} entries and {options.bytes // 2**10} KiB a second of a client; {BURST_S} ",
         f"`--user-bytes` | {options.user_entries:,} and {options.user_bytes // 2**20} MiB",
         f"`--address-bytes` | {options.address_entries:,} and {options.address_bytes // 2**20} MiB",

@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -61,6 +62,27 @@ def test_a_clients_entries_are_counted_over_its_connections(scene: Scene) -> Non
         assert error["retry"] > 300
     assert scene.ops(client.client).count(stream_schema.REGISTER) == 400
     assert limited(gateway, "client-entries") == 2
+    gateway.end()
+
+
+def test_a_clients_messages_are_counted_over_its_channels(scene: Scene) -> None:
+    gateway = scene.gateway("g-messages", "--rate", "0.01", "--burst", "3")
+    hello = {"v": "1.0", "hello": {"nonce": "n", "application": "a"}}
+
+    def polled() -> dict[str, Any]:
+        code, answer = gateway.post("/v1/poll", {"send": [hello], "wait": 0})
+        assert code == 200
+        found: dict[str, Any] = answer["receive"][0]
+        return found
+
+    token = hello["token"] = polled()["grant"]["token"]
+    answers = [polled() for _ in range(6)]
+    assert [one.get("error", {}).get("code") for one in answers] == [None] * 3 + ["rate"] * 3
+    client = scene.client_from(scene.http_from("127.0.0.2"), gateway)
+    client.token = token
+    client.say(heartbeat=True)
+    assert client.hear()["error"]["message"] == "you say too much"
+    assert limited(gateway, "rate") == 4
     gateway.end()
 
 

@@ -85,6 +85,39 @@ def test_one_token_is_revoked_and_the_next_of_its_client_is_not(scene: Scene, ga
     assert "invalid" not in client.hear()
 
 
+def test_what_is_no_token_is_not_revoked(scene: Scene, gateways: list[Process]) -> None:
+    client = online(scene, gateways[0])
+    token = client.token
+    assert token is not None
+    path = scene.folder / "token"
+
+    def revoked(text: str) -> bool:
+        path.write_text(text)
+        done = command(scene, "revoke", SERVICE, "--token", str(path))
+        assert "Traceback" not in done.stderr
+        assert done.returncode in (0, 1)
+        assert (done.returncode == 0) or "holds no token: it has to hold one and nothing else" in " ".join(
+            done.stderr.split()
+        )
+        return done.returncode == 0
+
+    for text in (
+        f"{token}\n{token}\n",
+        f'"{token}"',
+        f"token: {token}",
+        token[:-1],
+        token[:-2],
+        token[:-3],
+        "",
+        "A" * 9999,
+    ):
+        assert not revoked(text), text
+    client.say(heartbeat=True)
+    assert "invalid" not in client.hear()
+    assert revoked(f"\ufeff  {token}\r\n\n")
+    assert client.hear_of("invalid")["token"] == token
+
+
 def test_a_client_that_is_disconnected_comes_again_with_its_token(scene: Scene, gateways: list[Process]) -> None:
     for gateway in gateways:
         client = online(scene, gateway)
@@ -116,6 +149,8 @@ def test_a_token_that_expired_too_long_ago_is_not_renewed(scene: Scene) -> None:
         (["revoke", "nobody", "--client", "7"], "there is no service 'nobody'"),
         (["revoke", SERVICE, "--client", str(2**63)], "is no client"),
         (["revoke", SERVICE, "--token", "/there/is/none"], "/there/is/none"),
+        (["revoke", SERVICE, "--user", ""], "a user has a name"),
+        (["disconnect", SERVICE, "--user", "J\udcf6rg"], "the user's name is no UTF-8"),
     ],
 )
 def test_what_cannot_be_revoked_is_one_sentence(scene: Scene, words: list[str], why: str) -> None:
@@ -142,7 +177,24 @@ def test_revocations_are_kept_until_no_token_that_they_name_could_be_renewed(
     monkeypatch.setattr(revocations, "MAX_KEPT", 2)
     with pytest.raises(InvalidOption, match="no more are kept: put a new key"):
         say(coordination, "other", REVOKED, Whose.client(4), 3000)
-    say(coordination, "other", DISCONNECTED, Whose.client(4), 3000)
+
+
+def test_who_is_to_be_disconnected_is_kept_for_a_day_and_the_oldest_give_way(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    coordination = scene.cluster.coordination
+
+    def kept() -> set[str]:
+        return {name.split(".")[1] for name in coordination.children(PLACE, "third", DISCONNECTED)}
+
+    for client, now in ((1, 1000), (2, 1000 + 3600), (3, 1000 + 7200)):
+        say(coordination, "third", DISCONNECTED, Whose.client(client), now)
+    assert kept() == {"1", "2", "3"}, "a gateway that was cut off for two hours hears of it"
+    say(coordination, "third", DISCONNECTED, Whose.client(4), 1001 + 86_400)
+    assert kept() == {"2", "3", "4"}
+    monkeypatch.setattr(revocations, "MAX_KEPT", 2)
+    say(coordination, "third", DISCONNECTED, Whose.client(5), 1002 + 86_400)
+    assert kept() == {"4", "5"}
 
 
 def test_a_node_that_makes_no_sense_stops_nothing(scene: Scene, gateways: list[Process], tmp_path: Path) -> None:
