@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import threading
 import time
 from typing import Any
@@ -36,6 +37,8 @@ from tidings.identity.credentials import Credentials
 
 VALUE_VERSION = 1
 
+logger = logging.getLogger(__name__)
+
 
 class Coordination(ZooKeeperSession):
     """A session, and a cluster's tree of JSON values in ZooKeeper."""
@@ -44,21 +47,29 @@ class Coordination(ZooKeeperSession):
     """Why the session has ended, if that is because the tree was closed, or its secret replaced."""
     _known_rules: AccessRules | None
     _stale = True
+    _complaint = ""
 
     def _begin(self) -> None:
         self._client.add_listener(self._on_absence)
-        self._known_rules = self._rules
+        self._known_rules = self._find_rules()
 
     @property
     def _rules(self) -> AccessRules | None:
-        """Who may do what, as the tree says now: it may be closed, or its secret be replaced, while we run."""
+        """Who may do what, as the tree says now: it may be closed, or its secret be replaced, while we run.
+
+        If it says what makes no sense, which is told once, we go by what it said before.
+        """
         if self._stale:
             self._stale = False
             try:
-                self._known_rules = self._find_rules()
-            except BaseException:
+                self._known_rules, self._complaint = self._find_rules(), ""
+            except BaseException as error:
                 self._stale = True
-                raise
+                if not isinstance(error, ForeignValue):
+                    raise
+                if self._complaint != str(error):
+                    logger.warning("the rights of roles stay as they are: %s", error)
+                self._complaint = str(error)
         return self._known_rules
 
     def _on_absence(self, state: str) -> None:

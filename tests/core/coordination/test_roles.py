@@ -18,7 +18,7 @@ from tidings.coordination.access_check import check_access, repair_access
 from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.coordination.roles import PLACES, AccessRules, rights_at
 from tidings.coordination.zookeeper import Coordination, encode
-from tidings.errors import CoordinationDenied, InvalidOption
+from tidings.errors import CoordinationDenied, ForeignValue, InvalidOption
 from tidings.flow_status import status
 from tidings.handlers import Handler
 from tidings.identity.credentials import ANONYMOUS, Credentials, role_credentials
@@ -407,3 +407,19 @@ def test_who_has_no_key_is_cut_off_when_the_tree_is_closed_while_it_runs(address
                 with operator.publisher(name="known"), operator.subscribe("cache", Notes()):
                     eventually(lambda: {(one.state, one.owner) for one in status(operator)} == {("running", "known")})
                 assert check_access(operator.coordination).wrong == []
+
+
+def test_a_record_of_roles_that_makes_no_sense_stops_nobody_who_runs(
+    running: Cluster, address: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    tree = running.coordination
+    tree.client.set(tree.path("access"), b"nonsense")
+    tree.ping()
+    assert tree.closed
+    assert "the rights of roles stay as they are" in caplog.text
+    running.create_application("third", ["contacts"])
+    with pytest.raises(ForeignValue, match="was not put there by tidings"):
+        connect(address, security=Security(secret=SECRET))
+    repair_access(tree)
+    connect(address, security=Security(secret=SECRET)).close()
+    assert check_access(tree).wrong == []
