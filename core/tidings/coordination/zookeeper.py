@@ -248,9 +248,11 @@ class Coordination(ZooKeeperSession):
         return None
 
     def _unknown_to_it(self) -> CoordinationDenied:
+        cure = "give the secret of the cluster, an application's key, or TIDINGS_ZOOKEEPER_CREDENTIALS"
+        if self.credentials.passwords:
+            cure = "what we show is another cluster's, was replaced, or is a secret where a key is meant, or a key"
         return CoordinationDenied(
-            f"the cluster at {self.address} does not know us ({self.credentials.role}): give the secret of the "
-            "cluster, an application's key, or TIDINGS_ZOOKEEPER_CREDENTIALS; see `tidings keys`"
+            f"the cluster at {self.address} does not know us ({self.credentials.role}): {cure}; see `tidings keys`"
         )
 
     def _close_new_tree(self) -> None:
