@@ -18,11 +18,18 @@ if TYPE_CHECKING:
     from tidings.applications import Application
     from tidings.cluster import Cluster
     from tidings.flow_status import FlowStatus
+    from tidings.flows import Flow
     from tidings.positions import Position
     from tidings.streams import Stream
 
+WhichFlows = Annotated[
+    list[Any], typer.Argument(metavar="APP/STREAM/SHARD…", parser=flow, help="The flows.", show_default=False)
+]
+
 flows = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Show flows: who sends them to whom, and how far behind they are."
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show flows: who sends them to whom, and how far behind they are; and move them.",
 )
 
 STATES = [state.upper() for state in get_args(FlowState)]
@@ -145,19 +152,75 @@ def describe_command(
     json: Json = False,
 ) -> None:
     """Show all that is known of one flow."""
+    from tidings.controls import pinned_to
     from tidings.flow_status import status
 
     with connected(zookeeper, timeout) as cluster:
-        stream = cluster.stream(which.stream)
-        shards = stream.shards
-        _check_reads(cluster.application(which.application), [stream])
-        if which.shard >= shards:
-            raise InvalidOption(f"stream {which.stream!r} has shards 0 to {shards - 1}, not {which.shard}")
+        _check_flow(cluster, which)
         found = status(cluster, application=which.application, stream=which.stream, shard=which.shard)
+        pinned = pinned_to(cluster, which)
     for one in found:
-        fields = {**_json(one), "datamarker": _marker(one), "head": _place(one.head)}
-        emit(_json(one), json, functools.partial(print_fields, fields))
+        known = {**_json(one), "pinned_to": pinned}
+        pid = None if one.pid is None else str(one.pid)
+        fields = {**known, "datamarker": _marker(one), "head": _place(one.head), "pid": pid}
+        emit(known, json, functools.partial(print_fields, fields))
     _tell(_problems(found))
+
+
+@flows.command(
+    "move",
+    short_help="Have a publisher own flows, for as long as it runs.",
+    epilog="""\b
+Examples:
+  tidings flows move cache/contacts/3 cache/contacts/4 --to east-1
+  tidings flows unpin cache/contacts/3 cache/contacts/4
+""",
+)
+def move_command(
+    which: WhichFlows,
+    to: Annotated[
+        str, typer.Option(metavar="PUBLISHER", help="The publisher that is to own them.", show_default=False)
+    ],
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Pin flows to a publisher. It takes them from whoever owns them, each at a token, so that nothing is repeated.
+
+    While that publisher does not run, drains, or cannot read the stream, others own them; `unpin` ends it.
+    """
+    from tidings.controls import pin
+
+    with connected(zookeeper, timeout) as cluster:
+        for one in which:
+            _check_flow(cluster, one)
+        for one in which:
+            pin(cluster, one, to)
+    told = ", ".join(map(str, which))
+    emit({"pinned": list(map(str, which)), "publisher": to}, json, lambda: note(f"{told}: pinned to {to!r}"))
+
+
+@flows.command("unpin", short_help="Let publishers share out flows again that were moved.")
+def unpin_command(
+    which: WhichFlows, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
+) -> None:
+    """Let publishers share out flows again that were moved by `move`."""
+    from tidings.controls import unpin
+
+    with connected(zookeeper, timeout) as cluster:
+        for one in which:
+            _check_flow(cluster, one)
+        ended = [str(one) for one in which if unpin(cluster, one)]
+    emit(
+        {"unpinned": ended}, json, lambda: note(f"{', '.join(ended) or 'none of them'} was pinned, and is not any more")
+    )
+
+
+def _check_flow(cluster: Cluster, which: Flow) -> None:
+    stream = cluster.stream(which.stream)
+    _check_reads(cluster.application(which.application), [stream])
+    if which.shard >= stream.shards:
+        raise InvalidOption(f"stream {which.stream!r} has shards 0 to {stream.shards - 1}, not {which.shard}")
 
 
 def _check_reads(application: Application, streams: Sequence[Stream]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected
-from tidings.cli.output import emit, print_table, warn
+from tidings.cli.output import emit, note, print_table, warn
 from tidings.errors import CoordinationDenied, ForeignValue
 
 if TYPE_CHECKING:
@@ -16,19 +17,32 @@ if TYPE_CHECKING:
 
     from tidings.cluster import Cluster
 
-publishers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show publishers, which send flows.")
+PublisherName = Annotated[str, typer.Argument(metavar="PUBLISHER", help="Its name.", show_default=False)]
+
+publishers = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    help="Show publishers, which send flows, and have them give these away.",
+)
 subscribers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show subscribers, which receive flows.")
 
 
 @publishers.command("list")
 def list_publishers(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False) -> None:
     """List the publishers that run: where, what they read, how many flows they own, and what they cannot read."""
-    from tidings.flow_status import read_records
+    from tidings.controls import DRAINS, owned_flows
 
     with connected(zookeeper, timeout) as cluster:
-        owned = Counter(record.owner["publisher"] for record in read_records(cluster).values() if record.owner)
-        found = [{"publisher": name, **record} for name, record in _records(cluster, "publishers")]
-    told = [{**one, "flows": owned.get(one["publisher"], 0)} for one in found]
+        owned, drained = owned_flows(cluster), cluster.coordination.children(DRAINS)
+        told = [
+            {
+                "publisher": name,
+                **record,
+                "draining": bool(record.get("draining")) or name in drained,
+                "flows": owned[name],
+            }
+            for name, record in _records(cluster, "publishers")
+        ]
     rows = [
         [
             one["publisher"],
@@ -45,6 +59,45 @@ def list_publishers(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIME
     ]
     columns = ["PUBLISHER", "ADDRESS", "HOST", "PID", "FLOWS", "STATE", "STREAMS", "REPLICA", "UNREADABLE"]
     emit(told, json, lambda: print_table(columns, rows, ["REPLICA", "PID", "HOST", "STREAMS"]))
+
+
+@publishers.command("drain", short_help="Have a publisher give its flows to the others.")
+def drain_command(
+    name: PublisherName,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait until it owns no flow any more.", show_default=False)
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Though no other publisher could take them.", show_default=False)
+    ] = False,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Have a publisher give its flows to the others, each at a token, so that nothing is repeated; it takes none.
+
+    That holds until `undrain`, also for a publisher that comes under the same name later.
+    """
+    from tidings.controls import drain, owned_flows
+
+    with connected(zookeeper, timeout) as cluster:
+        drain(cluster, name, force=force)
+        while (left := owned_flows(cluster)[name]) and wait:
+            note(f"publisher {name!r} owns {left:,} flows")
+            time.sleep(1.0)
+    emit({"draining": name, "flows": left}, json, lambda: note(f"publisher {name!r} drains; it owns {left:,} flows"))
+
+
+@publishers.command("undrain", short_help="Let a publisher take flows again.")
+def undrain_command(
+    name: PublisherName, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
+) -> None:
+    """Let a publisher take flows again."""
+    from tidings.controls import undrain
+
+    with connected(zookeeper, timeout) as cluster:
+        undrain(cluster, name)
+    emit({"undrained": name}, json, lambda: note(f"publisher {name!r} takes flows again"))
 
 
 @subscribers.command("list")

@@ -64,6 +64,8 @@ PLACES: dict[str, Rights] = {
     "flows/*/*/*/*": Rights(publisher="rw", application="r"),
     "publishers": Rights(publisher="rcd", member="r"),
     "publishers/*": Rights(publisher="rw", member="r"),
+    "drains": Rights(publisher="r"),
+    "drains/*": Rights(publisher="r"),
     "caravans": Rights(publisher="rc"),
     "caravans/*": Rights(publisher="rcd"),
     "caravans/*/*": Rights(publisher="rw"),

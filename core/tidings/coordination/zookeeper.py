@@ -191,11 +191,11 @@ class Coordination(ZooKeeperSession):
     def delete(self, *parts: str) -> bool:
         """Delete this place with all below it; False if it is not there."""
         with self.translating_errors():
+            if self.wait(self._client.exists_async(self.path(*parts))) is None:
+                return False
             while True:
                 try:
                     self._client.delete(self.path(*parts), recursive=True)
-                except NoNodeError:
-                    return False
                 except NotEmptyError:
                     continue  # someone has put something there meanwhile
                 return True

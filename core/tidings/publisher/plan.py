@@ -6,7 +6,7 @@ Every publisher reads the same in ZooKeeper and plans alike, so that none has to
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -81,7 +81,8 @@ def _members(
     nodes: NodeCache, streams: Mapping[str, StreamDefinition], by_name: Mapping[str, Sequence[str]]
 ) -> list[Member]:
     names = nodes.children("publishers")
-    parse = functools.partial(_member, streams=streams, by_name=by_name)
+    drained = frozenset(nodes.children("drains"))
+    parse = functools.partial(_member, streams=streams, by_name=by_name, drained=drained)
     read = [nodes.parsed(functools.partial(parse, name), "publishers", name) for name in names]
     return [member for member in read if member is not None]
 
@@ -91,6 +92,7 @@ def _member(
     record: Mapping[str, Any],
     streams: Mapping[str, StreamDefinition],
     by_name: Mapping[str, Sequence[str]],
+    drained: Set[str],
 ) -> Member:
     """A publisher as it tells of itself, with the streams that it can read."""
     chosen = by_name if record["streams"] is None else record["streams"]
@@ -104,7 +106,7 @@ def _member(
         }
         readable &= ranks.keys()
     readable -= set(record.get("unreadable", ()))
-    return Member(name, frozenset(readable), bool(record["draining"]), ranks)
+    return Member(name, frozenset(readable), bool(record["draining"]) or name in drained, ranks)
 
 
 def _pins(nodes: NodeCache, flows: Sequence[Flow]) -> dict[Flow, str]:

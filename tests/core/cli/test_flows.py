@@ -21,6 +21,7 @@ from tidings.positions import START, Position, Positions
 from tidings.publisher.ownership import Ownership, Wanted
 from tidings.publisher.publisher import Publisher
 from tidings.testing import eventually
+from tidings.updates import Update
 
 COLUMNS = ["APPLICATION", "STREAM", "SHARD", "DATAMARKER", "HEAD", "LAG", "LAG-SECONDS"]
 COLUMNS += ["OWNER", "EPOCH", "SUBSCRIBER", "STATE"]
@@ -227,3 +228,60 @@ def test_a_member_that_makes_no_sense_is_told_of_and_left_out(cache: Cluster, ru
     listed = run("publishers", "list", "--json")
     assert (listed.code, listed.json) == (0, [])
     assert "'odd' is left out: what ZooKeeper holds at" in listed.err
+
+
+def owners(cluster: Cluster) -> set[str | None]:
+    return {one.owner for one in status(cluster)}
+
+
+def test_a_publisher_drains_its_flows_go_to_another_and_nothing_is_lost(cache: Cluster, run: Run) -> None:
+    seen: list[str] = []
+
+    class Notes(Handler):
+        def on_update(self, update: Update) -> None:
+            seen.append(update.object)
+
+    with (
+        cache.publisher(name="one", token_interval=0.1),
+        cache.subscribe("cache", Notes()),
+        cache.stream("contacts").producer() as producer,
+    ):
+        eventually(lambda: owners(cache) == {"one"})
+        refused = run("publishers", "drain", "one")
+        assert (refused.code, "no other publisher runs that could take the flows" in refused.err) == (1, True)
+        assert "no publisher 'nobody' runs (publishers: one)" in run("publishers", "drain", "nobody").err
+        with cache.publisher(name="two", token_interval=0.1):
+            published = [f"o-{number}" for number in range(300)]
+            for name in published[:150]:
+                producer.publish(name)
+            assert run("publishers", "drain", "one", "--wait", "--json").json == {"draining": "one", "flows": 0}
+            for name in published[150:]:
+                producer.publish(name)
+            producer.flush()
+            eventually(lambda: owners(cache) == {"two"})
+            eventually(lambda: set(seen) == set(published))
+            assert {one["publisher"]: one["draining"] for one in run("publishers", "list", "--json").json} == {
+                "one": True,
+                "two": False,
+            }
+            assert run("publishers", "undrain", "one").code == 0
+            assert "does not drain" in run("publishers", "undrain", "one").err
+        eventually(lambda: owners(cache) == {"one"})
+
+
+def test_a_flow_is_pinned_to_a_publisher_while_that_runs(cache: Cluster, run: Run) -> None:
+    with cache.publisher(name="one", token_interval=0.1):
+        with cache.publisher(name="two", token_interval=0.1):
+            for name in ("one", "two"):
+                assert run("flows", "move", "cache/contacts/0", "cache/contacts/1", "--to", name).code == 0
+                eventually(lambda: owners(cache) == {name})  # noqa: B023
+            assert run("flows", "describe", "cache/contacts/0", "--json").json["pinned_to"] == "two"
+        eventually(lambda: owners(cache) == {"one"})  # while it does not run, others own them
+        unpinned = run("flows", "unpin", "cache/contacts/0", "cache/contacts/1", "--json").json
+        assert unpinned == {"unpinned": ["cache/contacts/0", "cache/contacts/1"]}
+        assert run("flows", "unpin", "cache/contacts/0", "--json").json == {"unpinned": []}
+        assert "no publisher 'two' runs" in run("flows", "move", "cache/contacts/0", "--to", "two").err
+        assert "has shards 0 to 1, not 7" in run("flows", "move", "cache/contacts/7", "--to", "one").err
+        assert run("flows", "move", "nonsense", "--to", "one").code == 2
+    with cache.publisher(name="narrow", streams=[]):
+        assert "does not read stream 'contacts'" in run("flows", "move", "cache/contacts/0", "--to", "narrow").err

@@ -74,6 +74,7 @@ def running(address: str, tmp_path: Path) -> Iterator[Cluster]:
         service.create(operator, "shop", ["contacts"], storage=tmp_path, shards=1, log=f"delta:{tmp_path}/shop")
         set_limits(operator, "contacts", {"caravans": 3})
         say(operator.coordination, "shop", "revoked", Whose.client(7))
+        operator.coordination.create({}, "drains", "another")
         publisher = stack.enter_context(connect(address, credentials=secured.credentials("publisher")))
         stack.enter_context(publisher.publisher(security=secured, patience=0.5))
         notes = Notes()

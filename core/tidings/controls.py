@@ -1,0 +1,72 @@
+"""What operators say of flows and publishers, and publishers go by.
+
+```
+/<root>/drains/<publisher>                       gives its flows away, and takes none, until this is gone
+/<root>/flows/<app>/<stream>/<shard>/control     `pin`: the publisher that is to own the flow, while it runs
+```
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from tidings.errors import InvalidOption
+from tidings.flow_status import read_records
+from tidings.flows import Flow
+
+if TYPE_CHECKING:
+    from tidings.catalogue import Catalogue
+
+DRAINS, CONTROL = "drains", "control"
+
+
+def owned_flows(cluster: Catalogue) -> Counter[str]:
+    """How many flows each publisher owns."""
+    return Counter(str(record.owner.get("publisher")) for record in read_records(cluster).values() if record.owner)
+
+
+def drain(cluster: Catalogue, publisher: str, *, force: bool = False) -> None:
+    """Have a publisher give its flows to the others, each at a token, and take none, until `undrain`.
+
+    `InvalidOption` if there is no other to take them, unless that is meant.
+    """
+    tree = cluster.coordination
+    _check_runs(cluster, publisher)
+    others = set(tree.children("publishers")) - {publisher} - set(tree.children(DRAINS))
+    if not others and not force:
+        raise InvalidOption(f"no other publisher runs that could take the flows of {publisher!r}: start one first")
+    tree.create({}, DRAINS, publisher)
+
+
+def undrain(cluster: Catalogue, publisher: str) -> None:
+    """Let a publisher take flows again."""
+    if not cluster.coordination.delete(DRAINS, publisher):
+        raise InvalidOption(f"publisher {publisher!r} does not drain")
+
+
+def pin(cluster: Catalogue, flow: Flow, publisher: str) -> None:
+    """Have this publisher own a flow, for as long as it runs and can read the stream."""
+    _check_runs(cluster, publisher)
+    chosen = (cluster.coordination.read("publishers", publisher) or {}).get("streams")
+    family = cluster.stream(flow.stream).definition.family
+    if chosen is not None and not {flow.stream, family} & set(chosen):
+        raise InvalidOption(f"publisher {publisher!r} does not read stream {flow.stream!r}")
+    cluster.coordination.write({"pin": publisher}, *flow.place, CONTROL)
+
+
+def unpin(cluster: Catalogue, flow: Flow) -> bool:
+    """Let publishers share out a flow again; False if it was not pinned."""
+    return cluster.coordination.delete(*flow.place, CONTROL)
+
+
+def pinned_to(cluster: Catalogue, flow: Flow) -> str | None:
+    """The publisher that is to own a flow, by an operator's word."""
+    found = (cluster.coordination.read(*flow.place, CONTROL) or {}).get("pin")
+    return found if isinstance(found, str) else None
+
+
+def _check_runs(cluster: Catalogue, publisher: str) -> None:
+    there = cluster.coordination.children("publishers")
+    if publisher not in there:
+        raise InvalidOption(f"no publisher {publisher!r} runs (publishers: {', '.join(there) or 'none'})")
