@@ -37,6 +37,7 @@ class FlowStatus:
     | `failing` | a running subscriber should have it, and cannot be reached, or refuses it, for this `reason` |
     | `running` | a publisher sends it to a running subscriber; a `reason` says what cannot be read, or was lost |
     | `parked` | it cannot go on, for this `reason`: a handler that failed again and again, say; nothing is sent |
+    | `stopped` | an operator has said so; nobody owns it |
     """
 
     flow: Flow
@@ -91,6 +92,7 @@ class FlowRecord(NamedTuple):
     owner: dict[str, Any] | None
     datamarker: Datamarker | None
     holder: dict[str, Any] | None
+    control: dict[str, Any] | None
     problem: str | None
 
 
@@ -119,7 +121,7 @@ def _subscribers(application: str) -> tuple[str, str, str]:
 def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, FlowRecord]:
     """Ask for everything before waiting for the first answer: thousands of flows take one round trip or two."""
     with tree.translating_errors():
-        asked = {flow: {name: tree.client.get_async(tree.path(*flow.place, name)) for name in NODES} for flow in flows}
+        asked = {flow: {name: tree.client.get_async(tree.path(*flow.place, name)) for name in _NAMES} for flow in flows}
         found = {flow: {name: tree.found(one) for name, one in nodes.items()} for flow, nodes in asked.items()}
     records = {}
     for flow, nodes in found.items():
@@ -132,9 +134,13 @@ def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, FlowRecord]:
                 values[name] = parse(value) if value is not None else None
             except TidingsError as error:  # of the other flows there is more to tell
                 values[name] = None
+                if name == "control":  # publishers leave it alone, and say so
+                    continue
                 problem = str(error) if isinstance(error, ForeignValue) else f"what ZooKeeper holds at {path}: {error}"
         epoch = nodes["epoch"][1].version if nodes["epoch"] else None
-        records[flow] = FlowRecord(epoch, values["owner"], values["datamarker"], values["subscriber"], problem)
+        records[flow] = FlowRecord(
+            epoch, values["owner"], values["datamarker"], values["subscriber"], values["control"], problem
+        )
     return records
 
 
@@ -148,7 +154,9 @@ _READ: dict[str, Callable[[dict[str, Any]], Any]] = {
     "owner": dict,
     "datamarker": Datamarker.from_json,
     "subscriber": _holder,
+    "control": dict,
 }
+_NAMES = (*NODES, "control")
 
 
 class _Reading:
@@ -262,7 +270,7 @@ def _ages(log: Log, stands: dict[int, Position]) -> dict[tuple[int, Position], f
 def _status(flow: Flow, record: FlowRecord, live: set[str], log: _Reading) -> FlowStatus:
     owner, holder, marker = record.owner or {}, record.holder or {}, record.datamarker
     current = bool(owner) and holder.get("epoch") == record.epoch and holder.get("id") in live
-    state: FlowState = "unassigned"
+    state: FlowState = "stopped" if (record.control or {}).get("stopped") else "unassigned"
     if owner:
         troubles: tuple[tuple[str, FlowState], ...] = (("parked", "parked"), ("trouble", "failing"))
         state = next((name for key, name in troubles if holder.get(key)), "running") if current else "waiting"

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-FlowState = Literal["unassigned", "waiting", "failing", "running", "parked"]
+FlowState = Literal["unassigned", "waiting", "failing", "running", "parked", "stopped"]
 NODES = ("epoch", "owner", "datamarker", "subscriber")
 """What every flow has below its place, once it was owned."""
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, flow, flow_states
-from tidings.cli.output import emit, note, print_fields, print_table
+from tidings.cli.output import emit, note, print_fields, print_table, refuse
 from tidings.cli.watching import Listing, show_again_and_again
 from tidings.errors import InvalidOption
 from tidings.flows import FlowState
@@ -26,10 +26,21 @@ WhichFlows = Annotated[
     list[Any], typer.Argument(metavar="APP/STREAM/SHARD…", parser=flow, help="The flows.", show_default=False)
 ]
 
+SomeFlows = Annotated[
+    list[Any] | None, typer.Argument(metavar="[APP/STREAM/SHARD…]", parser=flow, help="The flows.", show_default=False)
+]
+OfApplication = Annotated[
+    str | None, typer.Option("--application", metavar="APP", help="All of this application's.", show_default=False)
+]
+OfStream = Annotated[
+    str | None,
+    typer.Option("--stream", metavar="STREAM", help="With --application: of this stream alone.", show_default=False),
+]
+
 flows = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show flows: who sends them to whom, and how far behind they are; and move them.",
+    help="Show flows: who sends them to whom, and how far behind they are; move and stop them.",
 )
 
 STATES = [state.upper() for state in get_args(FlowState)]
@@ -117,6 +128,7 @@ def list_command(
     failing     its subscriber cannot be reached, or refuses it; the reason says why
     running     a publisher owns it, and a subscriber holds it
     parked      its subscriber failed again and again; nothing is sent
+    stopped     an operator has stopped it; nobody owns it
     """
     from tidings.flow_status import status
 
@@ -214,6 +226,69 @@ def unpin_command(
     emit(
         {"unpinned": ended}, json, lambda: note(f"{', '.join(ended) or 'none of them'} was pinned, and is not any more")
     )
+
+
+@flows.command(
+    "stop",
+    short_help="Stop flows: nothing is sent, and nobody owns them.",
+    epilog="""\b
+Examples:
+  tidings flows stop cache/contacts/3
+  tidings flows stop --application cache                      all of its flows
+  tidings flows resume --application cache
+""",
+)
+def stop_command(
+    which: SomeFlows = None,
+    application: OfApplication = None,
+    stream: OfStream = None,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Stop flows: their publishers give them up at a token, and nobody takes them. Their datamarkers stay.
+
+    Updates that a log forgets meanwhile are lost to them, as to one whose subscribers are away.
+    """
+    from tidings.controls import stop
+
+    with connected(zookeeper, timeout) as cluster:
+        chosen = _chosen(cluster, which, application, stream)
+        stopped = [str(one) for one in chosen if stop(cluster, one)]
+    emit({"stopped": stopped}, json, lambda: note(f"{len(stopped):,} of {len(chosen):,} flows are stopped now"))
+
+
+@flows.command("resume", short_help="Have flows go on that were stopped.")
+def resume_command(
+    which: SomeFlows = None,
+    application: OfApplication = None,
+    stream: OfStream = None,
+    zookeeper: ZooKeeper = None,
+    timeout: Timeout = COMMAND_TIMEOUT_S,
+    json: Json = False,
+) -> None:
+    """Have flows go on at their datamarkers that were stopped."""
+    from tidings.controls import resume
+
+    with connected(zookeeper, timeout) as cluster:
+        chosen = _chosen(cluster, which, application, stream)
+        resumed = [str(one) for one in chosen if resume(cluster, one)]
+    emit({"resumed": resumed}, json, lambda: note(f"{len(resumed):,} of {len(chosen):,} flows go on now"))
+
+
+def _chosen(cluster: Cluster, which: list[Flow] | None, application: str | None, stream: str | None) -> list[Flow]:
+    """The flows that are meant: those that are named, or all of an application, perhaps of one stream."""
+    from tidings.flow_status import read_records
+
+    if bool(which) == (application is not None):
+        raise refuse("name flows, as in cache/contacts/3, or all of an application, by --application")
+    for one in which or ():
+        _check_flow(cluster, one)
+    if which:
+        return which
+    if application and stream:
+        _check_reads(cluster.application(application), cluster.streams_named(stream))
+    return list(read_records(cluster, application=application, stream=stream))
 
 
 def _check_flow(cluster: Cluster, which: Flow) -> None:

@@ -30,7 +30,7 @@ class Plan:
     applications: Mapping[str, Application] = field(default_factory=dict)
     flows: Mapping[Application, list[Flow]] = field(default_factory=dict)
     owners: Mapping[Flow, str] = field(default_factory=dict)
-    """The publisher that should own each flow; a flow that nobody can read is left out."""
+    """The publisher that should own each flow; one that nobody can read, or that is stopped, is left out."""
 
 
 def read_plan(nodes: NodeCache) -> Plan:
@@ -46,8 +46,10 @@ def read_plan(nodes: NodeCache) -> Plan:
         ]
         for application in applications.values()
     }
-    every = [flow for those in flows.values() for flow in those]
-    owners = plan_ownership(_members(nodes, streams, by_name), every, _pins(nodes, every))
+    controls = _controls(nodes, [flow for those in flows.values() for flow in those])
+    sent = [flow for flow, control in controls.items() if not control.get("stopped")]
+    pins = {flow: control["pin"] for flow, control in controls.items() if control.get("pin")}
+    owners = plan_ownership(_members(nodes, streams, by_name), sent, pins)
     return Plan(streams, applications, flows, owners)
 
 
@@ -109,10 +111,10 @@ def _member(
     return Member(name, frozenset(readable), bool(record["draining"]) or name in drained, ranks)
 
 
-def _pins(nodes: NodeCache, flows: Sequence[Flow]) -> dict[Flow, str]:
+def _controls(nodes: NodeCache, flows: Sequence[Flow]) -> dict[Flow, dict[str, Any]]:
+    """What operators have said of each flow."""
     nodes.fill([(*flow.place, "control") for flow in flows])
-    controls = {flow: nodes.value(*flow.place, "control") for flow in flows}
-    return {flow: control["pin"] for flow, control in controls.items() if control and control.get("pin")}
+    return {flow: nodes.value(*flow.place, "control") or {} for flow in flows}
 
 
 def starting_position(

@@ -285,3 +285,47 @@ def test_a_flow_is_pinned_to_a_publisher_while_that_runs(cache: Cluster, run: Ru
         assert run("flows", "move", "nonsense", "--to", "one").code == 2
     with cache.publisher(name="narrow", streams=[]):
         assert "does not read stream 'contacts'" in run("flows", "move", "cache/contacts/0", "--to", "narrow").err
+
+
+def test_flows_are_stopped_and_go_on_where_they_stood(cache: Cluster, publisher: Publisher, run: Run) -> None:
+    cache.create_application("other", ["contacts"], start="earliest")
+    seen: list[str] = []
+
+    class Notes(Handler):
+        def on_update(self, update: Update) -> None:
+            seen.append(update.object)
+
+    def states(application: str) -> set[str]:
+        return {one.state for one in status(cache, application=application)}
+
+    with cache.subscribe("cache", Notes()), cache.stream("contacts").producer() as producer:
+        first = [f"a-{number}" for number in range(40)]
+        for name in first:
+            producer.publish(name)
+        eventually(lambda: sorted(seen) == sorted(first) and lags(cache)[:2] == [0, 0])
+        assert len(run("flows", "stop", "--application", "cache", "--json").json["stopped"]) == 2
+        eventually(lambda: states("cache") == {"stopped"})
+        assert states("other") == {"waiting"}
+        later = [f"b-{number}" for number in range(40)]
+        for name in later:
+            producer.publish(name)
+        producer.flush()
+        assert run("flows", "stop", "cache/contacts/0", "--json").json == {"stopped": []}
+        assert sorted(seen) == sorted(first)
+        assert "1 of 1 flows go on now" in run("flows", "resume", "cache/contacts/0").err
+        assert len(run("flows", "list", "--state", "stopped", "--json").json) == 1
+        assert "1 of 2 flows go on now" in run("flows", "resume", "--application", "cache", "--stream", "contacts").err
+        eventually(lambda: sorted(seen) == sorted(first + later))
+    for wrong in ((), ("cache/contacts/0", "--application", "cache")):
+        assert (run("flows", "stop", *wrong).code, run("flows", "resume", *wrong).code) == (2, 2)
+    assert "there is no application 'nope'" in run("flows", "stop", "--application", "nope").err
+
+
+def test_a_pin_and_a_stop_do_not_undo_each_other(cache: Cluster, publisher: Publisher, run: Run) -> None:
+    eventually(lambda: owners(cache) == {"here"})
+    assert run("flows", "move", "cache/contacts/0", "--to", "here").code == 0
+    assert run("flows", "stop", "cache/contacts/0").code == 0
+    eventually(lambda: [one.state for one in status(cache)] == ["stopped", "waiting"])
+    assert run("flows", "describe", "cache/contacts/0", "--json").json["pinned_to"] == "here"
+    assert run("flows", "unpin", "cache/contacts/0").code == 0
+    assert [one.state for one in status(cache)] == ["stopped", "waiting"]
