@@ -46,8 +46,9 @@ class Security:
 
     def __post_init__(self) -> None:
         for name in ("secret", "application_key"):
-            first, *others = (getattr(self, name) or "").split() or [None]  # as they are in a file, a line each
-            object.__setattr__(self, name, first)
+            lines = [line.strip() for line in (getattr(self, name) or "").splitlines()]  # as they are in a file
+            first, *others = [line for line in lines if line] or [""]
+            object.__setattr__(self, name, first or None)
             object.__setattr__(self, "accepted", (*others, *self.accepted))
         for name in ("certificate", "key", "authority"):
             object.__setattr__(self, name, Path(path) if (path := getattr(self, name)) is not None else None)
