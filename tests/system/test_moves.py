@@ -103,6 +103,8 @@ def test_flows_move_at_a_token_when_a_subscriber_joins_or_leaves_and_are_spread_
             with scene.subscriber("cache", "r3", slow=0.01):
                 eventually(lambda: holders(scene) == {"r1": 2, "r2": 2, "r3": 2} and len(shards_of(scene, "r3")) == 2)
             eventually(lambda: holders(scene) == {"r1": 3, "r2": 3})
+            left = time.time()
+            eventually(lambda: len(shards_of(scene, "r1", since=left) | shards_of(scene, "r2", since=left)) == SHARDS)
     scene.finish("r1", "r2", "r3", complete=False, timeout=0)
     record = scene.record("r1", "r2", "r3")
     moves = 0
