@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidings.errors import InvalidOption
 from tidings.flow_status import read_records
-from tidings.flows import Flow
+from tidings.flows import CONTROL, DRAINS, Flow
 
 if TYPE_CHECKING:
     from tidings.catalogue import Catalogue
-
-DRAINS, CONTROL = "drains", "control"
 
 
 def owned_flows(cluster: Catalogue) -> Counter[str]:

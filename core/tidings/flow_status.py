@@ -13,7 +13,7 @@ import numpy as np
 from tidings.coordination.zookeeper import Coordination, decode
 from tidings.datamarkers import Datamarker
 from tidings.errors import ForeignValue, InvalidOption, PositionsLost, TidingsError
-from tidings.flows import NODES, Flow, FlowState
+from tidings.flows import CONTROL, NODES, Flow, FlowState
 from tidings.logs import Log, TailedLog, WritableLog, identity_of
 from tidings.positions import START, Bounds, Position, Positions
 from tidings.publisher.reports import read_troubles, read_unreadable
@@ -134,12 +134,12 @@ def _records(tree: Coordination, flows: list[Flow]) -> dict[Flow, FlowRecord]:
                 values[name] = parse(value) if value is not None else None
             except TidingsError as error:  # of the other flows there is more to tell
                 values[name] = None
-                if name == "control":  # publishers leave it alone, and say so
+                if name == CONTROL:  # publishers leave it alone, and say so
                     continue
                 problem = str(error) if isinstance(error, ForeignValue) else f"what ZooKeeper holds at {path}: {error}"
         epoch = nodes["epoch"][1].version if nodes["epoch"] else None
         records[flow] = FlowRecord(
-            epoch, values["owner"], values["datamarker"], values["subscriber"], values["control"], problem
+            epoch, values["owner"], values["datamarker"], values["subscriber"], values[CONTROL], problem
         )
     return records
 
@@ -154,9 +154,9 @@ _READ: dict[str, Callable[[dict[str, Any]], Any]] = {
     "owner": dict,
     "datamarker": Datamarker.from_json,
     "subscriber": _holder,
-    "control": dict,
+    CONTROL: dict,
 }
-_NAMES = (*NODES, "control")
+_NAMES = (*NODES, CONTROL)
 
 
 class _Reading:

@@ -14,6 +14,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 FlowState = Literal["unassigned", "waiting", "failing", "running", "parked", "stopped"]
+CONTROL, DRAINS = "control", "drains"
+"""Where operators' words are: of a flow, below its place; of publishers, below the root."""
+
 NODES = ("epoch", "owner", "datamarker", "subscriber")
 """What every flow has below its place, once it was owned."""
 

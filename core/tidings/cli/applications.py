@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tidings.cli.members import member_records
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, duration, filter_text, starting
 from tidings.cli.options import Application as Name
 from tidings.cli.output import emit, note, print_fields, print_table, refuse, warn, warnings_told
-from tidings.errors import CoordinationDenied, ForeignValue, TidingsError, UnknownApplication
+from tidings.errors import TidingsError, UnknownApplication
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -145,17 +146,8 @@ def drop_command(
 
 
 def _subscribers(cluster: Cluster, application: str) -> list[dict[str, Any]]:
-    place = ("applications", application, "subscribers")
-    found = []
-    for id in cluster.coordination.children(*place):
-        try:
-            value = cluster.coordination.read(*place, id)
-        except (ForeignValue, CoordinationDenied) as error:
-            warn(f"subscriber {id!r} is left out: {error}")
-            continue
-        if value is not None:
-            found.append({"id": id, **value})
-    return found
+    found = member_records(cluster, "applications", application, "subscribers")
+    return [{"id": id, **record} for id, record in found]
 
 
 def _streams(cluster: Cluster, application: str) -> tuple[str, ...]:

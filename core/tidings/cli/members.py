@@ -30,7 +30,8 @@ subscribers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Sho
 @publishers.command("list")
 def list_publishers(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False) -> None:
     """List the publishers that run: where, what they read, how many flows they own, and what they cannot read."""
-    from tidings.controls import DRAINS, owned_flows
+    from tidings.controls import owned_flows
+    from tidings.flows import DRAINS
 
     with connected(zookeeper, timeout) as cluster:
         owned, drained = owned_flows(cluster), cluster.coordination.children(DRAINS)
@@ -41,7 +42,7 @@ def list_publishers(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIME
                 "draining": bool(record.get("draining")) or name in drained,
                 "flows": owned[name],
             }
-            for name, record in _records(cluster, "publishers")
+            for name, record in member_records(cluster, "publishers")
         ]
     rows = [
         [
@@ -122,7 +123,7 @@ def list_subscribers(
         told = [
             {"subscriber": id, "application": name, "flows": held.get((name, id), 0), **record}
             for name in names
-            for id, record in _records(cluster, "applications", name, "subscribers")
+            for id, record in member_records(cluster, "applications", name, "subscribers")
         ]
     rows = [
         [
@@ -141,7 +142,7 @@ def list_subscribers(
     emit(told, json, lambda: print_table(columns, rows, ["PID", "WEIGHT"]))
 
 
-def _records(cluster: Cluster, *place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def member_records(cluster: Cluster, *place: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """What the members at a place tell of themselves; what makes no sense is told, and left out."""
     for name in cluster.coordination.children(*place):
         try:

@@ -51,6 +51,7 @@ class Coordination(ZooKeeperSession):
 
     def _begin(self) -> None:
         self._client.add_listener(self._on_absence)
+        self._stale = False
         self._known_rules = self._find_rules()
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from tidings.applications import Application
 from tidings.coordination.node_cache import NodeCache
 from tidings.errors import InvalidOption
-from tidings.flows import Flow
+from tidings.flows import CONTROL, DRAINS, Flow
 from tidings.logs import Log, TailedLog, positions_at
 from tidings.positions import Bounds, Position
 from tidings.publisher.ownership import Member, plan_ownership
@@ -83,7 +83,7 @@ def _members(
     nodes: NodeCache, streams: Mapping[str, StreamDefinition], by_name: Mapping[str, Sequence[str]]
 ) -> list[Member]:
     names = nodes.children("publishers")
-    drained = frozenset(nodes.children("drains"))
+    drained = frozenset(nodes.children(DRAINS))
     parse = functools.partial(_member, streams=streams, by_name=by_name, drained=drained)
     read = [nodes.parsed(functools.partial(parse, name), "publishers", name) for name in names]
     return [member for member in read if member is not None]
@@ -113,8 +113,8 @@ def _member(
 
 def _controls(nodes: NodeCache, flows: Sequence[Flow]) -> dict[Flow, dict[str, Any]]:
     """What operators have said of each flow."""
-    nodes.fill([(*flow.place, "control") for flow in flows])
-    return {flow: nodes.value(*flow.place, "control") or {} for flow in flows}
+    nodes.fill([(*flow.place, CONTROL) for flow in flows])
+    return {flow: nodes.value(*flow.place, CONTROL) or {} for flow in flows}
 
 
 def starting_position(

@@ -16,7 +16,7 @@ from tidings.publisher.pump import RETRY_S, Pump
 from tidings.stream_definition import StreamDefinition
 
 CLOSE_PATIENCE_S = 5.0
-MAX_REASON = 500  # characters, of what others are told
+MAX_REASON, MAX_REASONS = 500, 64 * 2**10  # characters, of what others are told of one stream, and of all
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ class PumpSet:
     @property
     def unreadable(self) -> dict[str, str]:
         """The streams whose logs cannot be read, and why."""
-        return {name: reason[:MAX_REASON] for name, reason in sorted(self._unreadable.items())}
+        room = min(MAX_REASON, MAX_REASONS // max(1, len(self._unreadable)))
+        return {name: reason[:room] for name, reason in sorted(self._unreadable.items())}
 
     @property
     def broken(self) -> bool:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.gateway_scene import PATIENCE, SERVICE, Client, Process, Scene, scene_of
+from tests.support import gateway_scene
+from tests.support.gateway_scene import PATIENCE, SERVICE, Client, Process, Scene
 from tests.support.proxy import Proxy
-from tidings.cluster import Cluster
-from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually
 from tidings_thialfi.places import DISCONNECTED, REVOKED
 from tidings_thialfi.protocol import stream_schema
@@ -70,12 +68,7 @@ class Hooks:
         (self.folder / f"refused-{user}").touch()
 
 
-@pytest.fixture(scope="module")
-def scene(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("gateway")
-    coordination = Coordination(f"{zookeeper}/{uuid.uuid4()}")
-    with Cluster(coordination, logs=f"delta:{folder}/streams") as cluster, scene_of(cluster, folder) as own:
-        yield own
+scene = gateway_scene.scene
 
 
 @pytest.fixture(scope="module")

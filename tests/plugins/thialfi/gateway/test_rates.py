@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.gateway_scene import PATIENCE, SERVICE, Client, Process, Scene, online, scene_of
+from tests.support import gateway_scene
+from tests.support.gateway_scene import PATIENCE, SERVICE, Client, Process, Scene, online
 from tests.support.proxy import Proxy
-from tidings.cluster import Cluster
-from tidings.coordination.zookeeper import Coordination
 from tidings.testing import eventually
 from tidings_thialfi.gateway.gateway import Gateway
 from tidings_thialfi.gateway.options import GatewayOptions
@@ -24,13 +21,7 @@ from tidings_thialfi.protocol import stream_schema
 from tidings_thialfi.protocol.messages import parse_client
 from tidings_thialfi.protocol.tokens import TokenKeys
 
-
-@pytest.fixture(scope="module")
-def scene(zookeeper: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    folder = tmp_path_factory.mktemp("gateway")
-    coordination = Coordination(f"{zookeeper}/{uuid.uuid4()}")
-    with Cluster(coordination, logs=f"delta:{folder}/streams") as cluster, scene_of(cluster, folder) as own:
-        yield own
+scene = gateway_scene.scene
 
 
 def limited(gateway: Process, limit: str) -> float:
