@@ -10,7 +10,7 @@ PACKAGES := $(VENV)/.tidings-packages
 JARS := $(VENV)/.tidings-jars
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak fuzz mutants audit package clean
+.PHONY: help demo test lint bench soak fuzz mutants audit pictures package clean
 .DELETE_ON_ERROR:
 
 help: ## what can be made (this list)
@@ -55,6 +55,10 @@ mutants: $(JARS) ## faults put into a copy of the code, one at a time: which tes
 audit: $(PACKAGES) ## known holes in the packages and jars that are used
 	@echo "audit: packages and jars"
 	@$(VENV)/bin/python -m tests.audit
+
+pictures: $(PACKAGES) ## the pictures of the console in docs/pictures, in a minute or two (needs Chromium)
+	@echo "pictures: docs/pictures"
+	@$(VENV)/bin/python -m tests.support.console_pictures
 
 package: $(PACKAGES) ## wheel and sdist, into dist/, once they are checked in an empty environment (downloads packages)
 	@echo "package: wheel and sdist"

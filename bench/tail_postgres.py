@@ -11,7 +11,8 @@ from psycopg2.extras import LogicalReplicationConnection
 
 from bench.report import Row, more_is_better
 from tests.support.postgres_server import Database, PostgresServer, floors
-from tidings.logs import Log, create_log
+from tidings.log_opening import create_log
+from tidings.logs import Log
 
 ROUNDS = 5
 STEP = 50_000  # rows that a publisher asks for at once

@@ -9,6 +9,7 @@ slice, as Arrow.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +22,8 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from pyspark_tidings.options import ReadOptions
 from tidings.errors import LogRestored
-from tidings.logs import Log, Slice, check_identity, identity_of, open_log
+from tidings.log_opening import check_identity, identity_of, open_log
+from tidings.logs import Log, Slice
 from tidings.offsets import Offset
 from tidings.positions import Bounds, Positions
 from tidings.updates import TOMBSTONE
@@ -211,6 +213,11 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the log keeps what retention says, not what this query has read."""
+
+    def stop(self) -> None:
+        """The query has ended. If Spark has hung up already, its runner of readers would print that as a failure."""
+        if isinstance(sys.exc_info()[1], EOFError | ConnectionError):
+            sys.excepthook = lambda *_: None
 
 
 def _if_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:

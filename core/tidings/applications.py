@@ -14,6 +14,7 @@ from tidings.names import check_name
 from tidings.positions import Positions
 
 MODES = ("reliable", "realtime")
+PARK, SKIP, TO_STREAM = "park", "skip", "stream:"
 MAX_AGE_S = 10**10  # some 300 years; a time that much earlier can still be told
 
 
@@ -29,6 +30,8 @@ class Application:
     | `mode` | `reliable`: every update, at least once; `realtime`: what is older than `max_age` is skipped |
     | `max_age` | seconds, for `realtime` |
     | `balance` | how flows are shared among its subscribers: `random`, `zookeeper`, or a plugin's name |
+    | `on_failure` | when a handler fails at an update after all retries: `park` the flow, `skip` the update, or keep it \
+in `stream:<name>` and go on |
     """
 
     name: str
@@ -38,6 +41,7 @@ class Application:
     mode: str = "reliable"
     max_age: int | None = None
     balance: str = "random"
+    on_failure: str = PARK
 
     def __post_init__(self) -> None:
         check_name("an application", self.name)
@@ -46,10 +50,31 @@ class Application:
         self.parsed_filter()
         if self.mode not in MODES:
             raise InvalidOption(f"mode {self.mode!r} of application {self.name!r} is none of {', '.join(MODES)}")
-        if self.max_age is not None and (self.mode != "realtime" or not 0 < self.max_age <= MAX_AGE_S):
-            raise InvalidOption(f"max_age of application {self.name!r} is a number of seconds, and for realtime mode")
+        if self.max_age is not None and self.mode != "realtime":
+            raise InvalidOption(f"max_age is for realtime mode, and application {self.name!r} is {self.mode}")
+        if self.max_age is not None and not 0 < self.max_age <= MAX_AGE_S:
+            raise InvalidOption(f"max_age of application {self.name!r} is a number of seconds, {MAX_AGE_S} at most")
         if not isinstance(self.balance, str):
             raise InvalidOption(f"balance of application {self.name!r} is a name, not {str(self.balance)[:100]}")
+        self._check_on_failure()
+
+    def _check_on_failure(self) -> None:
+        if self.on_failure in (PARK, SKIP):
+            return
+        if not isinstance(self.on_failure, str) or not self.on_failure.startswith(TO_STREAM):
+            raise InvalidOption(
+                f"on_failure of application {self.name!r} is {PARK}, {SKIP} or {TO_STREAM}NAME, "
+                f"not {str(self.on_failure)[:100]!r}"
+            )
+        if check_name("a stream", self.dead_letters or "") in self.streams:
+            raise InvalidOption(
+                f"application {self.name!r} cannot keep its failures in stream {self.dead_letters!r}, which it reads"
+            )
+
+    @property
+    def dead_letters(self) -> str | None:
+        """The stream in which updates are kept at which its handler fails, if there is one."""
+        return self.on_failure.removeprefix(TO_STREAM) if self.on_failure.startswith(TO_STREAM) else None
 
     def parsed_filter(self) -> Filter:
         """The filter, ready to be used."""

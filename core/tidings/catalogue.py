@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
 
 from tidings.applications import Application, start_problems
+from tidings.audit import differences, recorded
 from tidings.collection import check_collection
 from tidings.coordination.membership import make_room, sweep
 from tidings.coordination.origins import note_origin
-from tidings.coordination.zookeeper import Coordination, decode
+from tidings.coordination.values import decode
+from tidings.coordination.zookeeper import Coordination
 from tidings.errors import (
     ApplicationExists,
+    CoordinationDenied,
     FilterWarning,
     ForeignValue,
     InvalidName,
@@ -31,11 +34,14 @@ from tidings.errors import (
 from tidings.filters import Filter
 from tidings.hosts import trust_addresses
 from tidings.log_checks import check_claims, check_new_log, check_unclaimed, prove_replica
-from tidings.logs import Log, MovableLog, WritableLog, abandon_log, create_log, has_log, is_tailed, unmake_log
+from tidings.log_opening import abandon_log, create_log, has_log, is_tailed, unmake_log
+from tidings.logs import Log, MovableLog, WritableLog
 from tidings.names import check_name
 from tidings.publisher.balancing import strategy
+from tidings.snapshot_requests import SNAPSHOTS
 from tidings.stream_definition import DEFAULT_SHARDS, StreamDefinition
 from tidings.streams import Stream
+from tidings.texts import counted
 from tidings.undo import Undo
 
 logger = logging.getLogger(__name__)
@@ -109,7 +115,12 @@ class Catalogue:
             ]
         except TypeError as error:
             raise InvalidOption(f"a stream does not know that option: {error}") from None
-        with Undo() as undo:
+        new = {member.name for member in members} - set(self.coordination.children("streams"))
+        with contextlib.ExitStack() as stack:
+            if new:
+                names = [member.name for member in members if member.name in new]
+                stack.enter_context(recorded(self.coordination, "streams create", names))
+            undo = stack.enter_context(Undo())
             return [self.define_stream(member, undo) for member in members]
 
     def define_stream(self, definition: StreamDefinition, undo: Undo | None = None) -> Stream:
@@ -121,12 +132,23 @@ class Catalogue:
         trust_addresses(definition.locations)
         check_collection(definition)
         self._check_names(definition)
-        definition, asked = definition.made_now(), definition
-        if not self.coordination.create(definition.to_json(), "streams", name):
-            known = self._same(asked)
-            with contextlib.closing(create_log(known)) as log:
-                self._note_origin(known, log)
-            return Stream(known)
+        if self._definition(name) is not None:
+            return self._known(definition)
+        made = definition.made_now()
+        with recorded(self.coordination, "streams create", [name], after=made.to_json()):
+            if self.coordination.create(made.to_json(), "streams", name):
+                return self._make(made, undo)
+            return self._known(definition)  # which another has made this moment
+
+    def _known(self, definition: StreamDefinition) -> Stream:
+        known = self._same(definition)
+        with contextlib.closing(create_log(known)) as log:
+            self._note_origin(known, log)
+        return Stream(known)
+
+    def _make(self, definition: StreamDefinition, undo: Undo | None) -> Stream:
+        """Make all that belongs to a stream whose definition was put down this moment; or take that back."""
+        name = definition.name
         with Undo() as failed:
             failed.add(f"stream {name!r}", lambda: self.coordination.delete("streams", name))
             # Of two that are made at the same time, and want the same, one sees the other here.
@@ -152,8 +174,8 @@ class Catalogue:
         changed = [key for key in (before | after) if before.get(key) != after.get(key)]
         if changed:
             raise StreamExists(
-                f"stream {definition.name!r} is there already, with {known.shards} shards in {known.log}, and differs "
-                f"in {', '.join(changed)}; `tidings apply` changes what can be changed"
+                f"stream {definition.name!r} is there already, with {counted(known.shards, 'shard')} in {known.log}, "
+                f"and differs in {', '.join(changed)}; `tidings apply` changes what can be changed"
             )
         return known
 
@@ -187,20 +209,24 @@ class Catalogue:
                 raise InvalidOption(
                     f"the updates of stream {stream.name!r} are its datastore's own, and cannot be purged"
                 )
-        untold = []
-        for stream in streams:
-            try:
-                self._drop(stream, purge=purge)
-            except LogUnavailable as error:  # the others are to be dropped, too
-                untold.append(str(error))
-        if untold:
-            raise LogUnavailable("; ".join(untold))
+        known = {stream.name: stream.definition.to_json() for stream in streams}
+        left = {"updates": "purged"} if purge else None
+        with recorded(self.coordination, "streams drop", known, before=known, after=left):
+            untold = []
+            for stream in streams:
+                try:
+                    self._drop(stream, purge=purge)
+                except LogUnavailable as error:  # the others are to be dropped, too
+                    untold.append(str(error))
+            if untold:
+                raise LogUnavailable("; ".join(untold))
 
     def _drop(self, stream: Stream, *, purge: bool) -> None:
         name, tailed = stream.name, is_tailed(stream.definition)
         log = stream.log if purge else None
         self.coordination.delete("streams", name)
         self.coordination.delete("caravans", name)
+        self.coordination.delete(SNAPSHOTS, name)
         if tailed:
             try:
                 abandon_log(stream.definition)
@@ -214,13 +240,61 @@ class Catalogue:
     ) -> Application:
         """Make an application, or return the one that is there if it has this very definition.
 
-        The options are the fields of `Application`: `start`, `mode`, `max_age`, `balance`. What is allowed in a filter
-        and cannot be meant, such as a shard that no stream has, is a `FilterWarning`.
+        The options are the fields of `Application`: `start`, `mode`, `max_age`, `balance` and `on_failure`. What is
+        allowed in a filter and cannot be meant, such as a shard that no stream has, is a `FilterWarning`.
         """
         try:
             application = Application(name, tuple(streams), None if filter is None else str(filter), **options)
         except TypeError as error:
             raise InvalidOption(f"an application does not know that option: {error}") from None
+        shards = self._check_application(application)
+        if self._raw_application(name):
+            self._put_application(application)  # if it is this very one
+            make_room(self.coordination, name)
+        else:
+            with recorded(self.coordination, "applications create", [name], after=application.to_json()):
+                self._put_application(application)
+                make_room(self.coordination, name)
+        for warning in application.warnings(shards):
+            warnings.warn(warning, FilterWarning, stacklevel=2)
+        return application
+
+    def update_application(self, name: str, **changes: Any) -> Application:
+        """Change `streams`, `filter`, `max_age`, `balance` or `on_failure` of an application while it runs.
+
+        What it has acknowledged stays, and a new filter holds from the next read on. `start` and `mode` say where its
+        flows begin and what they may leave out: they cannot change under flows that have begun.
+        """
+        changeable = ("streams", "filter", "max_age", "balance", "on_failure")
+        for key in changes:
+            if key not in changeable:
+                raise InvalidOption(
+                    f"{key!r} of application {name!r} cannot change, but {', '.join(changeable)} can: drop the "
+                    "application, and make it again"
+                )
+        check_name("an application", name)
+        while True:
+            before = self.coordination.read("applications", name)
+            if before is None:
+                raise self._unknown_application(name)
+            known = self._checked_application(name, before)
+            application = replace(known, **{**changes, "streams": tuple(changes.get("streams", known.streams))})
+            shards = self._check_application(application)
+            after = {**before, **application.to_json()}  # what a later version has put there stays
+            if after == before:
+                break
+            was, becomes = differences(before, after)
+            with recorded(self.coordination, "applications update", [name], before=was, after=becomes) as entry:
+                if self.coordination.replace(after, before, "applications", name):
+                    break
+                entry.problem = "it was changed by another meanwhile, and is changed once more"
+        for warning in application.warnings(shards):
+            warnings.warn(warning, FilterWarning, stacklevel=2)
+        return application
+
+    def _check_application(self, application: Application) -> dict[str, int]:
+        """Raise if an application cannot be served; how many shards its streams have."""
+        name = application.name
         read = {one: self.streams_named(one) for one in application.streams}
         shards = {stream.name: stream.shards for those in read.values() for stream in those}
         for twice in application.repeated({one: [stream.name for stream in those] for one, those in read.items()}):
@@ -228,11 +302,18 @@ class Catalogue:
         for _, problem in start_problems(application.start, shards):
             raise InvalidOption(f"the start of application {name!r} cannot be: {problem}")
         strategy(application.balance)  # is there
-        self._put_application(application)
-        make_room(self.coordination, name)
-        for warning in application.warnings(shards):
-            warnings.warn(warning, FilterWarning, stacklevel=2)
-        return application
+        if application.dead_letters is not None:
+            self._check_dead_letters(application, application.dead_letters, shards)
+        return shards
+
+    def _check_dead_letters(self, application: Application, kept_in: str, read: Container[str]) -> None:
+        """Raise unless updates can be published to the stream, and are not read by the application again."""
+        kept = self.stream(kept_in)
+        problem = "tails a database" if is_tailed(kept.definition) else "it reads" if kept.name in read else None
+        if problem is not None:
+            raise InvalidOption(
+                f"application {application.name!r} cannot keep its failures in stream {kept_in!r}, which {problem}"
+            )
 
     def application(self, name: str) -> Application:
         """The application of that name."""
@@ -255,26 +336,30 @@ class Catalogue:
 
     def drop_application(self, name: str) -> None:
         """Forget an application, its flows and their datamarkers; subscribers that run are left without flows."""
-        if not self._raw_application(check_name("an application", name)):
+        raw = self._raw_application(check_name("an application", name))
+        if not raw:
             raise self._unknown_application(name)
-        # The definition goes first, and alone, so that nobody takes a flow while the flows are deleted.
-        with contextlib.suppress(NoNodeError):  # another one drops it, too
-            self.coordination.clear("applications", name)
-        self.coordination.delete("flows", name)
-        # Those whose subscribers still ran when they were dropped are as empty as this one, once these have gone.
-        for one in self.coordination.children("applications"):
-            sweep(self.coordination, one)
+        before = None
+        with contextlib.suppress(TidingsError):  # what cannot be read is dropped all the same
+            before = self._decoded_application(name, raw).to_json()
+        with recorded(self.coordination, "applications drop", [name], before=before):
+            # The definition goes first, and alone, so that nobody takes a flow while the flows are deleted.
+            with contextlib.suppress(NoNodeError):  # another one drops it, too
+                self.coordination.clear("applications", name)
+            self.coordination.delete("flows", name)
+            # Those whose subscribers still ran when they were dropped are as empty as this one, once these have gone.
+            for one in self.coordination.children("applications"):
+                sweep(self.coordination, one)
 
     def _readable(self, names: Sequence[str]) -> list[Stream]:
         """The streams of these names that can be read, asked for all at once."""
         tree = self.coordination
-        with tree.translating_errors():
-            asked = {name: tree.client.get_async(tree.path("streams", name)) for name in names}
-            there = {name: node[0] for name, pending in asked.items() if (node := tree.found(pending)) is not None}
         found = []
-        for name, raw in there.items():
+        for name, node in zip(names, tree.read_many([("streams", name) for name in names]), strict=True):
+            if isinstance(node, CoordinationDenied):
+                raise node
             try:
-                value = decode(tree.path("streams", check_name("a stream", name)), raw)
+                value = decode(tree.path("streams", check_name("a stream", name)), node.raw) if node else None
                 if value is not None:
                     found.append(Stream(self._checked_definition(name, value)))
             except (InvalidOption, InvalidName, ForeignValue) as error:
@@ -291,10 +376,10 @@ class Catalogue:
             definition = StreamDefinition.from_json(value)
         except TidingsError as error:
             raise InvalidOption(
-                f"what ZooKeeper holds at {place} cannot be read ({error}): mend it, or delete it"
+                f"what ZooKeeper holds at {place} cannot be read ({error}): mend it, or empty it"
             ) from None
         if definition.name != name:
-            raise InvalidOption(f"what ZooKeeper holds at {place} is of {definition.name!r}: mend it, or delete it")
+            raise InvalidOption(f"what ZooKeeper holds at {place} is of {definition.name!r}: mend it, or empty it")
         return definition
 
     def _note_origin(self, definition: StreamDefinition, log: Log) -> None:

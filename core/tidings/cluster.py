@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from tidings.audit import recorded
 from tidings.catalogue import Catalogue
 from tidings.coordination.tls import ZooKeeperTls
 from tidings.coordination.zookeeper import Coordination
@@ -31,6 +32,7 @@ def connect(
     address: str,
     *,
     timeout: float = 10.0,
+    refused_timeout: float | None = None,
     session_timeout: float = 10.0,
     security: Security = OPEN,
     credentials: Credentials | str | None = None,
@@ -39,7 +41,8 @@ def connect(
 ) -> Cluster:
     """Join the cluster at `host:port[,host:port…][/root]`; the root is `/tidings` if none is named.
 
-    When this process dies, what it owned is free for others after `session_timeout` seconds.
+    ZooKeeper is waited for up to `timeout` seconds; up to `refused_timeout`, if nobody listens at its addresses. When
+    this process dies, what it owned is free for others after `session_timeout` seconds.
 
     `security` has the key of an application, or the secret of the cluster: by it ZooKeeper knows us, and so do
     publishers and subscribers. Others have `credentials` for ZooKeeper alone, as `tidings keys show --role` prints
@@ -47,9 +50,15 @@ def connect(
     """
     known = Credentials.of_text(credentials) if isinstance(credentials, str) else credentials or security.credentials()
     coordination = Coordination(
-        address, timeout=timeout, session_timeout=session_timeout, credentials=known, tls=tls, insecure=insecure
+        address,
+        timeout=timeout,
+        refused_timeout=refused_timeout,
+        session_timeout=session_timeout,
+        credentials=known,
+        tls=tls,
+        insecure=insecure,
     )
-    if known.passwords and not coordination.closed:
+    if known.passwords and not coordination.closed and coordination.is_there:
         logger.warning(
             "whoever reaches the ZooKeeper at %s may change everything below %s, since the cluster was made without a "
             "secret: see `tidings doctor --repair`",
@@ -94,10 +103,12 @@ class Cluster(Catalogue):
         wanted = replace(known, log=log or known.log, replicas={**known.replicas, **(replicas or {})})
         trust_addresses([split_address(one)[1] for one in (log, *(replicas or {}).values()) if one])
         told = [one for moved in moved_logs(known, wanted) for one in check_move(self, known, wanted, moved)]
-        if not dry_run:
-            prepare_move(self, known, wanted)
-            if not self.coordination.replace(wanted.to_json(), known.to_json(), "streams", name):
-                raise InvalidOption(f"stream {name!r} was changed while it was to be moved: move it again")
+        if not dry_run and wanted != known:
+            before, after = ({"log": one.log, "replicas": dict(one.replicas)} for one in (known, wanted))
+            with recorded(self.coordination, "streams move", [name], before=before, after=after):
+                prepare_move(self, known, wanted)
+                if not self.coordination.replace(wanted.to_json(), known.to_json(), "streams", name):
+                    raise InvalidOption(f"stream {name!r} was changed while it was to be moved: move it again")
         return told
 
     def subscribe(self, application: str, handler: Any, **options: Any) -> Subscriber:

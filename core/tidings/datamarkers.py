@@ -27,6 +27,10 @@ class Datamarker:
         """A marker of this moment."""
         return cls(position, epoch, dt.datetime.now(dt.UTC), log)
 
+    def stands_in(self, log: str | None) -> bool:
+        """Whether its position is one in the log of this identity, as far as that is known."""
+        return None in (log, self.log) or log == self.log
+
     def to_json(self) -> dict[str, Any]:
         """As it is kept in ZooKeeper."""
         value = {"position": self.position.to_json(), "epoch": self.epoch, "time": self.time.isoformat()}

@@ -87,6 +87,14 @@ class PublisherExists(TidingsError):
     """A publisher of that name is running already."""
 
 
+class FlowOwned(TidingsError):
+    """A flow is owned by a publisher, and what was asked for is for flows that nobody owns."""
+
+
+class PlanOutdated(TidingsError):
+    """What a plan was made from has changed since: it must be made again."""
+
+
 class DeliveryFailed(TidingsError):
     """A subscriber could not be sent what was due."""
 
@@ -152,6 +160,10 @@ class JarsUnavailable(TidingsError):
 
 class EmbeddedFailed(TidingsError):
     """The embedded ZooKeeper did not start, or its folder is in use."""
+
+
+class ProjectRuns(TidingsError):
+    """Another process runs all of this project; the message says which."""
 
 
 class PluginMissing(TidingsError):

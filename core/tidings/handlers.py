@@ -7,6 +7,7 @@ import inspect
 import logging
 import random
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from tidings.errors import InvalidOption
 from tidings.flows import Flow
 from tidings.positions import Position
 from tidings.texts import printable
+from tidings.tracing import ProcessSpans
 
 logger = logging.getLogger(__name__)
 
@@ -47,21 +49,35 @@ class Handler:
         """These updates were collected: what they said is said again by later ones, or is of no use any more."""
 
     def on_skipped(self, flow: Flow, count: int) -> Any:
-        """So many updates were too old for a realtime application."""
+        """So many updates were too old for a realtime application, or were skipped by an operator."""
 
     def on_flow_closed(self, flow: Flow) -> Any:
         """The flow has left this subscriber."""
 
 
 class HandlerCaller:
-    """Calls a handler, of any class that has some of the methods. Set `loop` for a handler with async methods."""
+    """Calls a handler, of any class that has some of the methods. Set `loop` for a handler with async methods.
 
-    def __init__(self, handler: Any, retries: int, backoff: float, stopped: threading.Event) -> None:
+    `spans` are those in which it is called, where somebody records them. `on_call` is told of each call: of which
+    method, how many seconds it took, and whether it failed.
+    """
+
+    def __init__(
+        self,
+        handler: Any,
+        retries: int,
+        backoff: float,
+        stopped: threading.Event,
+        spans: ProcessSpans,
+        on_call: Callable[[str, float, bool], object] = lambda *_: None,
+    ) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
         self._handler = handler
         self._retries = retries
         self._backoff = backoff
         self._stopped = stopped
+        self._spans = spans
+        self._on_call = on_call
         self.takes_batches = _overrides(handler, "on_batch")
         self.takes_tombstones = _overrides(handler, "on_tombstone")
 
@@ -70,10 +86,17 @@ class HandlerCaller:
         reason = None
         for attempt in range(self._retries + 1):
             before()
+            begun = time.perf_counter()
             try:
-                self._call(name, *arguments)
+                if (span := self._spans.around(flow, name, arguments)) is None:
+                    self._call(name, *arguments)
+                else:
+                    with span:
+                        self._call(name, *arguments)
+                self._on_call(name, time.perf_counter() - begun, False)
                 return None
             except Exception as error:  # noqa: BLE001 - the handler's, whatever it is
+                self._on_call(name, time.perf_counter() - begun, True)
                 reason = printable(f"{name}: {type(error).__name__}: {error}")
                 logger.warning("flow %s: %s (attempt %d)", flow, reason, attempt + 1)
                 self._stopped.wait(self._backoff * 2**attempt * random.uniform(0.5, 1.0))
@@ -99,6 +122,7 @@ class HandlerCaller:
         async def finish() -> None:
             await result
 
+        # The loop runs it in a copy of this thread's context: a span that is current here is so there.
         asyncio.run_coroutine_threadsafe(finish(), self.loop).result()
 
 

@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tidings.errors import LogMismatch, LogUnavailable, TidingsError
-from tidings.logs import Log, MovableLog, containing_errors, open_log
+from tidings.log_opening import containing_errors, open_log
+from tidings.logs import Log, MovableLog
 from tidings.plugins import load
 from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition, split_address

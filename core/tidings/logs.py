@@ -1,42 +1,22 @@
 """What a log must do: the protocols that connectors implement.
 
-A log is found by the scheme of its address, `delta:/data/contacts`, among the entry points of the group `tidings.logs`.
+`tidings.log_opening` finds them by the schemes of their addresses.
 """
 
 from __future__ import annotations
 
-import contextlib
-import datetime as dt
-import logging
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tidings.errors import (
-    ENDING,
-    LogRestored,
-    LogUnavailable,
-    PluginBroken,
-    PluginMissing,
-    PositionsLost,
-    TidingsError,
-)
 from tidings.filters import Filter
-from tidings.plugins import load
-from tidings.positions import START, Bounds, Position, Positions
-from tidings.stream_definition import StreamDefinition, split_address
+from tidings.positions import Bounds, Position, Positions
+from tidings.stream_definition import StreamDefinition
 from tidings.tombstones import Tombstones
-from tidings.updates import TOMBSTONE
-
-SEARCHED_ROWS = 10_000
-
-logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +58,20 @@ class LogSizes(NamedTuple):
     updates: int
     collected: int
     bytes: int
+
+
+DEMANDED = "demanded"
+"""What `TailedLog.aside` calls the rows of a snapshot on demand."""
+
+
+class PayloadForm(NamedTuple):
+    """What the payloads of a stream are written in: a word for people, as in `Avro`, and what reads one of them.
+
+    `read` gives what JSON has, in Python's types; bytes, decimals and times may be among it. It raises if it cannot.
+    """
+
+    name: str
+    read: Callable[[bytes], Any]
 
 
 class Read(NamedTuple):
@@ -192,12 +186,73 @@ class TailedLog(Log, Protocol):
     def earliest(self) -> Position:
         """Where an application begins that wants all that can be had: the floor, or a place aside."""
 
-    def aside(self, position: Position) -> bool:
-        """Whether who stands here is to get rows that are not for all who follow the log.
+    def aside(self, position: Position) -> str | None:
+        """Which rows one is to get who stands here, if they are not for all who follow the log; None if one follows it.
 
-        What is aside is read by itself: a `Reader` is asked for positions that are all aside, or all not. It is for the
+        Those of a snapshot on demand are called `DEMANDED`.
+        What is aside is read by itself: a `Reader` is asked for positions of which this is the same. It is for the
         reader to say by `Read.upto` when those who are aside come to the log.
         """
+
+
+class SnapshotPlace(NamedTuple):
+    """Where the rows of a snapshot on demand stand: who stands at `before` gets them, and the log goes on at `after`.
+
+    Nothing that is in the log stands between the two.
+    """
+
+    before: Position
+    after: Position
+
+
+class SnapshotProgress(NamedTuple):
+    """How far a snapshot on demand is: whether all of its rows are there, and how many were read."""
+
+    complete: bool
+    rows: int
+
+
+@runtime_checkable
+class SnapshotLog(TailedLog, Protocol):
+    """A change log that can give the rows which its tables have now to those who ask, aside of all others.
+
+    One request is cared for at a time. All of these may be asked by several processes at once, again and again.
+    """
+
+    def snapshot_tables(self) -> Sequence[str]:
+        """The tables whose rows can be asked for; an error that says the cure, if none can."""
+
+    def begin_snapshot(self, request: str, tables: Collection[str], since: Position) -> SnapshotPlace | None:
+        """Read the rows of these tables, or of all, in the background, in a state of now. None until it is known where
+        they stand, which is not before `since`."""
+
+    def snapshot_progress(self, request: str, place: SnapshotPlace) -> SnapshotProgress | None:
+        """How far it is; None if it was interrupted, or has no place in the log any more: then it begins anew."""
+
+    def snapshot_trouble(self) -> str | None:
+        """Why it could not be taken the last time, if so."""
+
+    def drop_snapshot(self, request: str) -> bool:
+        """Nobody is to get its rows any more; False if that must be asked for again, since somebody still takes it."""
+
+
+class Retained(NamedTuple):
+    """How much of its log a datastore keeps since we need it: bytes, how many more it would keep, and what it says.
+
+    `room` is None if there is no limit; `status` is the datastore's own word, if it has one.
+    """
+
+    bytes: int
+    room: int | None = None
+    status: str | None = None
+
+
+@runtime_checkable
+class RetainingLog(TailedLog, Protocol):
+    """A change log of which it can be told how much is kept for our sake."""
+
+    def retained(self, slowest: Position) -> Retained | None:
+        """What is kept if the slowest flow stands here, whoever owns it; None if that cannot be told."""
 
 
 @runtime_checkable
@@ -289,219 +344,3 @@ class CollectableLog(WritableLog, Protocol):
 
     def last_transaction(self, app: str) -> int:
         """The number of this application's last transaction, or -1."""
-
-
-def resolve_log(address: str, folder: Path) -> str:
-    """The address of a log as it is kept, whatever folder its readers work in.
-
-    That of a log which cannot be loaded is left alone: whoever opens it is told.
-
-    >>> resolve_log("delta:data/contacts", Path("/project"))
-    'delta:/project/data/contacts'
-    """
-    scheme, location = split_address(address)
-    try:
-        kind: type[Log] = load("tidings.logs", scheme)
-    except (PluginBroken, PluginMissing):
-        return address
-    return f"{scheme}:{kind.resolve(location, folder)}"
-
-
-def resolve_path(location: str, folder: Path) -> str:
-    """A path as `Log.resolve` returns it; what names a scheme of its own, as in `s3://…`, is left alone.
-
-    >>> resolve_path("data/contacts", Path("/project")), resolve_path("s3://bucket/contacts", Path("/project"))
-    ('/project/data/contacts', 's3://bucket/contacts')
-    """
-    return location if "://" in location else os.path.abspath(folder / Path(location).expanduser())
-
-
-@contextlib.contextmanager
-def containing_errors(stream: str) -> Iterator[None]:
-    """Whatever a log raises becomes an error of ours: a log may be anybody's, and harms its own stream alone."""
-    try:
-        yield
-    except (TidingsError, *ENDING):
-        raise
-    except BaseException as error:
-        logger.exception("the log of stream %r failed", stream)
-        raise LogUnavailable(f"the log of stream {stream!r} failed with {type(error).__name__}: {error}") from error
-
-
-def identity_of(log: Log, stream: StreamDefinition) -> str | None:
-    """Which log this is; None if that cannot be told, or if positions are those of replicas as well.
-
-    A datastore's log is that of one stream: for one that was made anew it may be another datastore's.
-    """
-    if hasattr(log, "abandon"):  # asked often, and `isinstance` takes long
-        return stream.id or None
-    tell = None if stream.replicas else getattr(log, "identity", None)
-    return None if tell is None else str(tell())
-
-
-def check_identity(stream: str, known: str | None, found: str | None, stands: Positions) -> None:
-    """Raise `LogRestored` if a reader that stands here got there in another log."""
-    if known is not None and found is not None and known != found:
-        raise LogRestored(
-            f"the log of stream {stream!r} was deleted and made anew since it was last read: the positions of the "
-            "reader are those of the old one, and mean other updates in this one",
-            {shard: (Position(0), at) for shard, at in stands.items() if at.seq >= 0},
-        )
-
-
-def create_log(stream: StreamDefinition) -> Log:
-    """Make the log of a new stream."""
-    scheme, location = split_address(stream.log)
-    log: Log = load("tidings.logs", scheme).create(location, stream)
-    return log
-
-
-def open_log(stream: StreamDefinition) -> Log:
-    """Open the log of a stream that is there."""
-    scheme, location = split_address(stream.log)
-    log: Log = load("tidings.logs", scheme).open(location, stream)
-    return log
-
-
-def redefine_log(stream: StreamDefinition) -> None:
-    """Let a log of ours know that its stream is defined like this now."""
-    with contextlib.closing(open_log(stream)) as log:
-        if isinstance(log, RedefinableLog):
-            log.redefine(stream)
-
-
-def is_tailed(stream: StreamDefinition) -> bool:
-    """Whether the log of a stream is a datastore's own; it need not be there to be asked."""
-    return hasattr(load("tidings.logs", split_address(stream.log)[0]), "abandon")
-
-
-def placing(stream: StreamDefinition) -> Mapping[str, Any]:
-    """The options that decide the object, the shard or the position of an update, by name; only some logs have any.
-
-    As long as the stream lives they stay as they are; a mapping among them may get more keys.
-    """
-    scheme, location = split_address(stream.log)
-    found: Mapping[str, Any] = getattr(load("tidings.logs", scheme), "placing", lambda *_: {})(location, stream)
-    return found
-
-
-def has_log(stream: StreamDefinition) -> bool:
-    """Whether the log of a stream is there, and can be opened."""
-    try:
-        open_log(stream).close()
-    except TidingsError:
-        return False
-    return True
-
-
-def unmake_log(stream: StreamDefinition) -> None:
-    """Take back what `create_log` has made for a stream."""
-    scheme, location = split_address(stream.log)
-    if is_tailed(stream):
-        load("tidings.logs", scheme).abandon(location, stream)
-        return
-    with contextlib.closing(open_log(stream)) as log:
-        empty = all(held.head == START for held in log.bounds().values())
-        if isinstance(log, WritableLog) and empty:  # one that is not was there before, whatever was thought of it
-            log.destroy()
-
-
-def abandon_log(stream: StreamDefinition) -> None:
-    """Let go of what datastores keep for a stream that is dropped, in all of its replicas."""
-    for replica in (None, *stream.replicas):
-        scheme, location = split_address(stream.at(replica).log)
-        load("tidings.logs", scheme).abandon(location, stream.at(replica))
-
-
-def check_held(stream: str, bounds: dict[int, Bounds], after: Positions) -> None:
-    """Raise unless a log with these bounds can serve a reader that stands at `after`."""
-    gone = {
-        shard: (Position(after[shard].seq + 1), held.floor)
-        for shard, held in bounds.items()
-        if after[shard] < held.floor
-    }
-    if gone:
-        shard, (first, last) = next(iter(gone.items()))
-        raise PositionsLost(
-            f"stream {stream!r} no longer holds {first.seq} to {last.seq} of shard {shard}"
-            f"{f' (and some of {len(gone) - 1} other shards)' if len(gone) > 1 else ''}: they were truncated",
-            gone,
-        )
-    ahead = {
-        shard: (Position(held.head.seq + 1), after[shard]) for shard, held in bounds.items() if after[shard] > held.head
-    }
-    if ahead:
-        shard, (first, last) = next(iter(ahead.items()))
-        raise LogRestored(
-            f"the reader stands at {last.seq} in shard {shard} of stream {stream!r}, but the log ends at "
-            f"{first.seq - 1}: the stream was made anew, or restored from an older copy",
-            ahead,
-        )
-
-
-class TailReader:
-    """The reader of a log in which every place is found at once."""
-
-    def __init__(self, log: Log) -> None:
-        self._log = log
-
-    def read(self, after: Positions, limit: int) -> Read:
-        """The next rows, as `tail` has them."""
-        others = {shard: held.head for shard, held in self._log.bounds().items() if shard not in after}
-        rows = self._log.tail(Positions({**others, **after}), limit)
-        return Read(rows, Positions({**after, **ends(rows)}))
-
-    def close(self) -> None:
-        """There is nothing to let go of."""
-
-
-def ends(rows: pa.Table) -> dict[int, Position]:
-    """The last position of each shard, in rows whose shards are each in order."""
-    shards, seqs, indexes = (rows[name].to_numpy() for name in ("shard", "seq", "index"))
-    found, last = np.unique(shards[::-1], return_index=True)
-    at = len(shards) - 1 - last
-    positions = zip(found.tolist(), seqs[at].tolist(), indexes[at].tolist(), strict=True)
-    return {shard: Position(seq, index) for shard, seq, index in positions}
-
-
-def positions_at(log: Log, shard: int, time: dt.datetime) -> Position:
-    """Where a reader stands whose next update of the shard is the first that is not older than this time.
-
-    Found by halving, as far as times grow with positions, which they do in a log that is written as things happen. A
-    datastore's log cannot be halved, and is read from where it begins.
-    """
-    bounds = log.bounds()
-    if isinstance(log, TailedLog):
-        return _searched(log, shard, time, bounds[shard])
-    low, high = bounds[shard].floor.seq, bounds[shard].head.seq
-    others = {other: held.head for other, held in bounds.items() if other != shard}
-    while low < high:
-        middle = (low + high) // 2
-        row = log.tail(Positions({**others, shard: Position(middle)}), 1)
-        if len(row) and row["kind"][0].as_py() == TOMBSTONE:  # of no time; what follows it tells
-            row = log.tail(Positions({**others, shard: Position(row["seq"][0].as_py())}), 1)
-        found = row["time"][0].as_py() if len(row) else None
-        if found is not None and found < time:
-            low = max(middle + 1, int(row["seq"][0].as_py()))
-        else:
-            high = middle
-    return Position(low)
-
-
-def _searched(log: TailedLog, shard: int, time: dt.datetime, held: Bounds) -> Position:
-    at = held.floor
-    with contextlib.closing(log.reader()) as reader:
-        while at < held.head:
-            try:
-                rows, upto = reader.read(Positions({shard: at}), SEARCHED_ROWS)
-            except LogRestored:
-                raise
-            except PositionsLost as loss:  # of no time, and who starts before it is told
-                at = loss.lost[shard][1]
-                continue
-            late = np.flatnonzero(pc.fill_null(pc.greater_equal(rows["time"], time), False).to_numpy())
-            if len(late):
-                row = int(late[0])
-                return Position(rows["seq"][row].as_py(), rows["index"][row].as_py()).before
-            at = upto[shard]
-    return held.head

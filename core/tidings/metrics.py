@@ -5,6 +5,7 @@ Nothing is served unless a server is made, and then on loopback unless another a
 
 from __future__ import annotations
 
+import contextlib
 import re
 import socket
 import threading
@@ -15,13 +16,17 @@ from types import TracebackType
 from typing import Any
 
 from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.core import InfoMetricFamily
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tidings.errors import InvalidOption
+from tidings.texts import printable
 
 LOOPBACK = "127.0.0.1"
+PROGRESS_TIMEOUT_S = 60.0  # after which what has work and makes no progress is not ready
+MAX_REASONS = 20  # of one kind that are told
+MAX_REQUESTS, REQUEST_S = 32, 10.0  # at a time, and for how long each
 
 _ADDRESS = re.compile(r"(?:(?P<host>[^:\s]+|\[[0-9A-Fa-f:.]+\])?:)?(?P<port>\d{1,5})")
 
@@ -46,21 +51,47 @@ class Build(Collector):
         return [InfoMetricFamily("tidings", "The framework.", {"version": version("tidings")})]
 
 
+Reasons = Callable[[], Sequence[str]]
+"""Says what is wrong, a reason a line; nothing if nothing is."""
+
+
+def brief(reasons: Sequence[str], what: str) -> list[str]:
+    """So many of the reasons as somebody reads, and how many more there are.
+
+    >>> brief(["a", "b"], "flows"), brief([str(number) for number in range(22)], "flows")[-1]
+    (['a', 'b'], 'and 2 more flows')
+    """
+    more = len(reasons) - MAX_REASONS
+    return [*reasons[:MAX_REASONS], *([f"and {more:,} more {what}"] if more > 0 else [])]
+
+
+class ReadyGauge(Collector):
+    """Says whether the process is ready, for those who alert on metrics alone."""
+
+    def __init__(self, unready: Reasons) -> None:
+        self._unready = unready
+
+    def collect(self) -> list[GaugeMetricFamily]:
+        """One series: 1 or 0."""
+        about = "1 while the process is ready; /health/ready says why it is not."
+        return [GaugeMetricFamily("tidings_ready", about, value=not self._unready())]
+
+
 class MetricsServer:
     """Serves what the collectors say. A context manager; `close` ends it.
 
-    `unready` says why the process is not ready, a reason a line; when there is none it is.
+    `unready` says why the process is not ready, and `dead` why it never will be, unless it is started anew.
     """
 
     def __init__(
-        self, host: str, port: int, collectors: Sequence[Collector], unready: Callable[[], Sequence[str]]
+        self, host: str, port: int, collectors: Sequence[Collector], unready: Reasons, *, dead: Reasons = list
     ) -> None:
         registry = CollectorRegistry()
-        for collector in (Build(), *collectors):
+        for collector in (Build(), ReadyGauge(unready), *collectors):
             registry.register(collector)
         ProcessCollector(registry=registry)
         try:
-            self._server = _MetricsHttpServer((host, port), registry, unready)
+            self._server = _MetricsHttpServer((host, port), registry, unready, dead)
         except OSError as error:
             raise InvalidOption(f"nothing can be served at {host}:{port}: {error.strerror or error}") from None
         self._thread = threading.Thread(target=self._server.serve_forever, name="tidings-metrics", daemon=True)
@@ -100,18 +131,42 @@ def encoder_for(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]
 
 
 class _MetricsHttpServer(ThreadingHTTPServer):
+    """Serves so many requests at a time, each for so long, and no more."""
+
     daemon_threads = True
 
-    def __init__(
-        self, address: tuple[str, int], registry: CollectorRegistry, unready: Callable[[], Sequence[str]]
-    ) -> None:
+    def __init__(self, address: tuple[str, int], registry: CollectorRegistry, unready: Reasons, dead: Reasons) -> None:
         self.registry = registry
-        self.unready = unready
+        self.unready, self.dead = unready, dead
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+        self._room = threading.BoundedSemaphore(MAX_REQUESTS)
         super().__init__(address, _MetricsRequestHandler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """In a thread of its own, if there is room for one more."""
+        if self._room.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer it, and cut off who sends it too slowly."""
+        late = threading.Timer(REQUEST_S, _cut_off, (request,))
+        late.daemon = True
+        late.start()
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            late.cancel()
+            self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Say nothing: a client that goes away in the midst of an answer is no event."""
+
+
+def _cut_off(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 class _MetricsRequestHandler(BaseHTTPRequestHandler):
@@ -124,14 +179,16 @@ class _MetricsRequestHandler(BaseHTTPRequestHandler):
                 encode, kind = encoder_for(self.headers.get("Accept", ""))
                 self._answer(200, kind, encode(self.server.registry))
             case "/health/live":
-                self._respond(200, "alive")
+                self._judge(self.server.dead(), "alive")
             case "/health/ready":
-                reasons = self.server.unready()
-                self._respond(503 if reasons else 200, "\n".join(reasons) or "ready")
+                self._judge(self.server.unready(), "ready")
             case _:
                 self._respond(404, "there are /metrics, /health/live and /health/ready")
 
     do_HEAD = do_GET  # noqa: N815 - likewise
+
+    def _judge(self, reasons: Sequence[str], well: str) -> None:
+        self._respond(503 if reasons else 200, "\n".join(map(printable, reasons)) or well)
 
     def _respond(self, code: int, text: str) -> None:
         self._answer(code, "text/plain; charset=utf-8", f"{text}\n".encode())

@@ -14,7 +14,8 @@ from tidings.coordination.origins import note_origin, read_farthest, read_origin
 from tidings.errors import LogMismatch, LogUnavailable, TidingsError
 from tidings.flows import Flow
 from tidings.log_checks import can_prove, check_claims, origin_of, prove_log
-from tidings.logs import TailedLog, WritableLog, is_tailed, open_log
+from tidings.log_opening import is_tailed, open_log
+from tidings.logs import TailedLog, WritableLog
 from tidings.positions import Position, Positions
 from tidings.publisher.reports import read_datamarkers
 from tidings.stream_definition import StreamDefinition, split_address, streams_by_name

@@ -9,6 +9,8 @@
 | `tidings.collection` | what decides which updates are obsolete: `tombstones` is asked |
 | `tidings.collection_policies` | a policy that says which updates of a stream are obsolete |
 | `tidings.places` | what each role may do at a plugin's places in ZooKeeper: patterns, as in `coordination.roles` |
+| `tidings.processes` | which processes `tidings up` starts for a plugin: a module, as `runtime.processes` says |
+| `tidings.console` | a function that tells the console what a plugin knows: it takes the cluster, and returns a list |
 | `tidings.commands` | a function that adds commands to the command line; it is given the `typer.Typer` |
 
 "Not installed" and "installed, but it does not import" are different errors, because the cure is different.
@@ -31,6 +33,8 @@ GROUPS = {
     "tidings.collection": "collection",
     "tidings.collection_policies": "collection policy",
     "tidings.places": "places in ZooKeeper",
+    "tidings.processes": "processes",
+    "tidings.console": "answer for the console",
     "tidings.commands": "command",
 }
 

@@ -38,6 +38,18 @@ class Position:
     def __str__(self) -> str:
         return f"{self.seq}.{self.index}" if self.index else str(self.seq)
 
+    @classmethod
+    def parse(cls, text: str) -> Position:
+        """The position in a text, as `str` writes it.
+
+        >>> Position.parse("7"), Position.parse("7.2"), Position.parse("-1") == START
+        (Position(seq=7, index=0), Position(seq=7, index=2), True)
+        """
+        match = re.fullmatch(r"(-?[0-9]{1,19})(?:\.(-?[0-9]{1,10}))?", text.strip())
+        if not match:
+            raise InvalidPosition(f"{text[:40]!r} is no position: write a number, or SEQ.INDEX")
+        return cls.from_json([int(match[1]), int(match[2] or 0)])
+
     def to_json(self) -> int | list[int]:
         """The number alone when the index is 0, as it is in our own logs."""
         return [self.seq, self.index] if self.index else self.seq

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tidings.logs import Appended
 from tidings.positions import Position, Positions
+from tidings.tracing import PublishSpan
 from tidings.updates import PUBLISHED
 
 ROW_OVERHEAD_BYTES = 128
@@ -19,17 +20,25 @@ ROW_OVERHEAD_BYTES = 128
 class Single:
     """One buffered update."""
 
-    __slots__ = ("bytes", "future", "row")
+    __slots__ = ("bytes", "future", "row", "span")
     rows = 1
 
-    def __init__(self, row: tuple[Any, ...], size: int) -> None:
+    def __init__(self, row: tuple[Any, ...], size: int, span: PublishSpan | None = None) -> None:
         self.row = row
         self.bytes = size
         self.future: Future[Position] = _uncancellable()
+        self.span = span
+        if span is not None:
+            self.future.add_done_callback(lambda future: span.end(future.exception()))
 
     def resolve(self, appended: Appended, at: int) -> None:
         """It is durable; it was the row `at` of what was appended."""
         self.future.set_result(Position(int(appended.seqs[at])))
+
+    def refuse(self, error: BaseException) -> None:
+        """It was not accepted; its caller has no future, but this error."""
+        if self.span is not None:
+            self.span.end(error)
 
 
 class Many:

@@ -33,6 +33,7 @@ from tidings.logs import WritableLog
 from tidings.positions import Position, Positions
 from tidings.producer_items import ROW_OVERHEAD_BYTES, Item, Many, Single, as_table, joined
 from tidings.stream_definition import StreamDefinition
+from tidings.tracing import publishing
 from tidings.updates import (
     MAX_DELIVERABLE_BYTES,
     MAX_PAYLOAD_BYTES,
@@ -91,6 +92,7 @@ class Producer:
         except TypeError as error:
             raise InvalidOption(f"a producer does not know that option: {error}") from None
         self._stream = stream
+        self._name = None if stream is None else stream.name
         self._log = log
         self._waiting: deque[Item] = deque()
         self._buffered = 0
@@ -118,7 +120,11 @@ class Producer:
         Waits while the buffer is full, for `timeout` seconds at the most (`BufferFull` then).
         """
         item = self._single(object, version, source, payload, attributes, time)
-        self._put(item, timeout)
+        try:
+            self._put(item, timeout)
+        except Exception as error:
+            item.refuse(error)
+            raise
         return item.future
 
     def publish_many(
@@ -174,9 +180,12 @@ class Producer:
         # Copies, since the caller may use its buffer and its mapping again before they are committed.
         pairs = list(attributes.items()) if attributes else None
         payload = None if payload is None else bytes(payload)
+        span = publishing(self._name)
+        if span is not None:
+            pairs = span.named_in(pairs)
         size = ROW_OVERHEAD_BYTES + len(object) + len(payload or b"") + sum(len(k) + len(v) for k, v in pairs or ())
         now = time or dt.datetime.now(dt.UTC)
-        return Single((object, version, "data", 1, source, pairs, payload, now), size)
+        return Single((object, version, "data", 1, source, pairs, payload, now), size, span)
 
     def _table(self, updates: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> pa.Table:
         limit = self.options.max_payload_bytes
@@ -369,7 +378,11 @@ class AsyncProducer:
     ) -> Position:
         """Publish one update and wait until it is durable."""
         item = self._producer._single(object, version, source, payload, attributes, time)
-        await self._accepted(item)
+        try:
+            await self._accepted(item)
+        except (Exception, asyncio.CancelledError) as error:
+            item.refuse(error)
+            raise
         return await asyncio.wrap_future(item.future)
 
     async def publish_many(self, updates: pa.Table | pa.RecordBatch | Iterable[Mapping[str, Any]]) -> Positions:

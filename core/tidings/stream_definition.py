@@ -15,7 +15,7 @@ from tidings.names import check_name
 
 MAX_SHARDS = 4096
 DEFAULT_SHARDS = 16
-_SECRET = re.compile(r"://[^/@]*:[^/@]+@|\b(ssl)?password\s*=", re.IGNORECASE)
+_SECRET = re.compile(r"://[^/@]*:[^/@]+@|\b(ssl)?(password|passwd|pwd)\s*=", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +108,11 @@ def streams_by_name(definitions: Iterable[StreamDefinition]) -> dict[str, list[s
     return found
 
 
+def holds_password(text: str) -> bool:
+    """Whether an address, or another text, has a password in it, as URLs and connection strings have."""
+    return bool(_SECRET.search(text) or _SECRET.search(unquote(text)))
+
+
 def split_address(address: str) -> tuple[str, str]:
     """A log's address as its scheme and its location.
 
@@ -115,7 +120,7 @@ def split_address(address: str) -> tuple[str, str]:
     ('delta', '/data/contacts')
     """
     scheme, colon, location = address.partition(":")
-    if _SECRET.search(address) or _SECRET.search(unquote(address)):  # before anything of it is shown
+    if holds_password(address):  # before anything of it is shown
         raise InvalidOption(
             "the address of a log must not hold a password, since it is kept in ZooKeeper and shown: give it by the "
             "environment or by a file, as docs/tail-a-database.md says"

@@ -6,7 +6,8 @@ import functools
 from typing import Any
 
 from tidings.errors import InvalidOption
-from tidings.logs import Log, WritableLog, open_log
+from tidings.log_opening import open_log
+from tidings.logs import Log, WritableLog
 from tidings.producers import AsyncProducer, Producer
 from tidings.stream_definition import StreamDefinition
 from tidings.updates import shard_of

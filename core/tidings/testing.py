@@ -18,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidings.logs import Log, ends
+from tidings.log_reading import ends
+from tidings.logs import Log
 from tidings.positions import Positions
 from tidings.updates import MAX_DELIVERABLE_BYTES, SCHEMA, TOMBSTONE, checked, from_rows, shard_of, shards_of, timed
 

@@ -370,24 +370,38 @@ def _values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     if column.null_count or pa.types.is_binary(column.type):
         found = column.to_pylist()
     elif pa.types.is_timestamp(column.type):
-        naive = column.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).tolist()
-        found = [moment.replace(tzinfo=dt.UTC) for moment in naive]
+        moments = numbers(column.cast(pa.timestamp("us", "UTC")).cast(pa.int64())).view("M8[us]").tolist()
+        found = [moment.replace(tzinfo=dt.UTC) for moment in moments]
     elif pa.types.is_string(column.type):
         found = _texts(column)
     else:
-        found = column.to_numpy(zero_copy_only=False).tolist()
+        found = numbers(column).tolist()
     return found
+
+
+def numbers(column: pa.Array) -> npt.NDArray[Any]:
+    """A column of numbers without nulls, as it lies in memory.
+
+    `to_numpy` would do the same, and import pandas: a service that only subscribes can do without that second.
+    """
+    found: npt.NDArray[Any] = np.from_dlpack(column)
+    return found
+
+
+def are_tombstones(kinds: pa.Array) -> pa.BooleanArray:
+    """Which of these kinds are tombstones; without a value of Python's, for which pandas would be imported."""
+    return pc.match_like(kinds, TOMBSTONE)
 
 
 def _texts(column: pa.Array) -> list[str]:
     """Words that come again and again are made once."""
     encoded = column.dictionary_encode()
     words = encoded.dictionary.to_pylist()
-    return [words[index] for index in encoded.indices.to_numpy().tolist()]
+    return [words[index] for index in numbers(encoded.indices).tolist()]
 
 
 def _mappings(column: pa.MapArray) -> list[dict[str, str] | None]:
-    offsets, valid = column.offsets.to_numpy().tolist(), column.is_valid().to_numpy(zero_copy_only=False).tolist()
+    offsets, valid = numbers(column.offsets).tolist(), column.is_valid().to_pylist()
     first, last = offsets[0], offsets[-1]
     keys, items = (_texts(part.slice(first, last - first)) for part in (column.keys, column.items))
     pairs = list(zip(keys, items, strict=True))

@@ -54,7 +54,7 @@ def test_the_page_has_the_tables_that_it_should_have() -> None:
         "Streams, on a log of our own",
         "Faults",
         *("Flows", "Flows", "Pipelines", "Pipelines"),
-        *("Collection", "Collection", "Thialfi", "Thialfi"),
+        *("Collection", "Collection", "Thialfi", "Thialfi", "Audit"),
         "What is not promised",
     ]
     assert all(len(block.lines) == len(set(block.lines)) >= 3 for block in BLOCKS)

@@ -43,6 +43,8 @@ class Mutator:
             flow_message(kind, flow, era, position=[3, 0], reason="r")
             for kind in ("opened", "refused", "closed", "done", "ack", "parked", "bye", "pong")
         ]
+        for said in (about, answers):
+            said.append({"t": "several", "messages": said[:3]})
         handshake: list[Message] = [
             Parties("cache", "r1", "p1", "127.0.0.1:1").hello("0" * 32),
             {"t": "challenge", "nonce": "0" * 32, "proofs": ["0" * 64]},

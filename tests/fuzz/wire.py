@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from tests.fuzz.mutations import Mutator
 from tidings.identity.keys import application_key
+from tidings.wire.bundles import messages_of
 from tidings.wire.channel import open_channel
 from tidings.wire.connection import Connection
 from tidings.wire.exchange_server import ExchangeServer
@@ -66,8 +67,9 @@ class Fuzz:
                 rows.drop_columns(["time"]).to_pylist()  # reads every byte that they claim to have
                 rows["time"].cast(pa.int64()).to_pylist()  # which Python may not have a date for
                 self.taken += 1
-            flow_of("cache", frame.message)
-            era_of(frame.message)
+            for message in messages_of(frame.message):
+                flow_of("cache", message)
+                era_of(message)
         with contextlib.suppress(*REFUSALS):
             parties, nonce = parties_of(unpack(self._mutator.of_a_stranger()).message)
             verify(parties, ["key"], (nonce, nonce), unpack(self._mutator.of_a_stranger()).message)

@@ -39,6 +39,7 @@ from tidings_thialfi.protocol.digests import Digest
 SERVICE = "contacts"
 PROGRAM = [sys.executable, "-c", "import sys; from tidings.cli import main; sys.exit(main())"]
 PATIENCE = 20.0
+START_PATIENCE = 60.0  # for a process to start, beside others that do
 
 Message = dict[str, Any]
 
@@ -145,7 +146,7 @@ class Process:
         self.url = ""
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        eventually(lambda: self.url or self.process.poll() is not None, PATIENCE)
+        eventually(lambda: self.url or self.process.poll() is not None, START_PATIENCE)
         assert self.url, "".join(self.lines)
 
     def _read(self) -> None:

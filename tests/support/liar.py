@@ -14,6 +14,7 @@ import grpc
 
 from tidings.cluster import Cluster
 from tidings.coordination.zookeeper import Coordination
+from tidings.wire.bundles import messages_of
 from tidings.wire.channel import open_channel
 from tidings.wire.flight_data import METHOD, _field, pack, pack_first, unpack
 from tidings.wire.handshake import Parties, answer, new_nonce
@@ -86,8 +87,7 @@ class Liar:
             outgoing.put(pack_first(parties.hello(nonce)))
             outgoing.put(pack(answer(parties, [], nonce, unpack(next(call)).message)))
             for raw in call:
-                message = unpack(raw).message
-                if message["t"] == "open":
+                for message in [one for one in messages_of(unpack(raw).message) if one["t"] == "open"]:
                     outgoing.put(about(message, "opened"))
                     for said in lie(message):
                         outgoing.put(said)

@@ -21,7 +21,8 @@ import pytest
 
 from tests.support.certificates import Certificate
 from tests.support.mysql_install import die_with_parent, free_port, missing, owner, program, template
-from tidings.logs import Reader, create_log
+from tidings.log_opening import create_log
+from tidings.logs import Reader
 from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually

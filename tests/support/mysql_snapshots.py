@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.mysql_server import Scene, Server, drain, floors, now
-from tidings.logs import create_log, open_log
+from tidings.log_opening import create_log, open_log
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.mysql.log import MysqlLog

@@ -16,6 +16,7 @@ from tidings.coordination.zookeeper import Coordination
 from tidings.flows import Flow
 from tidings.positions import Position
 from tidings.testing import eventually
+from tidings.wire.bundles import messages_of
 from tidings.wire.flight_data import METHOD, pack, pack_schema, unpack, unpack_first
 from tidings.wire.handshake import challenge, new_nonce, parties_of
 from tidings.wire.protocol import Era, Message, era_of, flow_message, pair
@@ -119,7 +120,7 @@ class Owner:
     def _receive(self, requests: Iterator[bytes], outgoing: queue.SimpleQueue[bytes | None]) -> None:
         with contextlib.suppress(grpc.RpcError):
             for raw in requests:
-                self.answers.append(unpack(raw).message)
+                self.answers += messages_of(unpack(raw).message)
         outgoing.put(None)
 
 

@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.certificates import Certificate
 from tidings.errors import PositionsLost
-from tidings.logs import create_log
+from tidings.log_opening import create_log
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually

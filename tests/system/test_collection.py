@@ -277,7 +277,7 @@ def test_a_pipeline_collects_its_input_as_updates_come(spark: SparkSession, clus
             return len(left(stream.log)) <= 20
 
         eventually(settled, timeout=60, every=0.2)
-        assert pipeline.stage.figures()["collect_collected_updates"] >= 100
+        assert pipeline.stage.figures()["collect_collected_updates_total"] >= 100
     check_log(stream.log, 2)
 
 

@@ -21,10 +21,15 @@ def test_a_server_that_has_lost_its_leader_renews_no_lease_though_it_answers_rea
         address = f"{HOST}:{ensemble.ports[modes.index('follower')]}/prod"
         tree = Coordination(address, session_timeout=session_timeout)
         tree.create({}, "streams")
+        reader = Coordination(
+            address, session_timeout=session_timeout
+        )  # behind whose reads stands no unanswered `sync`
+        assert reader.client.get(reader.path("streams"))
         lease = Lease(tree)
         assert lease.valid()
         ensemble.stop(modes.index("leader"))
         eventually(lambda: not lease.valid(), timeout=2 * session_timeout)
-        assert tree.client.get(tree.path("streams")), "the server still answers reads"
+        assert reader.client.get(reader.path("streams")), "the server still answers reads"
         lease.close()
+        reader.client.stop()
         tree.client.stop()

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.support.proxy import Proxy
 from tidings.cluster import Cluster
+from tidings.controls import pin
 from tidings.coordination.zookeeper import Coordination
 from tidings.flow_status import status
 from tidings.flows import Flow
@@ -212,9 +213,7 @@ def take_over_epochs(cluster: Cluster, publisher: str) -> None:
     with cluster.publisher(name="z-other") as other:
         flow = Flow("cache", "contacts", 0)
         for owner in (other.name, publisher):
-            place = (*flow.place, "control")
-            cluster.coordination.delete(*place)
-            cluster.coordination.create({"pin": owner}, *place)
+            pin(cluster, [flow], owner)
             eventually(lambda: (status(cluster)[0].owner, status(cluster)[0].state) == (owner, "running"), timeout=30)  # noqa: B023
 
 

@@ -80,8 +80,8 @@ def test_flows_of_a_subscriber_that_lives_and_cannot_be_reached_any_more_go_to_a
     publisher = scene.publisher("p1", patience=2.0)
     with Proxy(publisher.address) as proxy, detour(proxy), scene.subscriber("cache", "r1"):
         scene.recorder("cache", "r2")  # in a process of its own: nothing comes between it and the publisher
+        eventually(lambda: holders(scene) == {"r1": 3, "r2": 3})
         with scene.load():
-            eventually(lambda: holders(scene) == {"r1": 3, "r2": 3})
             eventually(lambda: len(shards_of(scene, "r1")) == len(shards_of(scene, "r2")) == 3)
             proxy.cut()
             gone = time.time()

@@ -30,12 +30,15 @@ def other(cluster: Cluster) -> Cluster:
     return Cluster(Coordination(cluster.address, session_timeout=2))
 
 
-def test_a_second_publisher_of_a_name_is_refused_and_the_first_goes_on(cluster: Cluster, other: Cluster) -> None:
+def test_a_second_publisher_of_a_name_is_refused_and_the_first_goes_on(
+    cluster: Cluster, other: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     with other, cluster.publisher(name="p1"):
         for where in (cluster, other):
             with pytest.raises(PublisherExists, match="a publisher 'p1' is running already"):
                 where.publisher(name="p1")
         assert cluster.coordination.children("publishers") == ["p1"]
+        assert caplog.text.count("publishers/p1 is another process's; waits") == 1, "the other has a session of its own"
     with Cluster(Coordination(cluster.address)) as later, later.publisher(name="p1"):
         assert cluster.coordination.children("publishers") == ["p1"]
 

@@ -12,7 +12,7 @@ from tests.support.subscribers import Seen
 from tidings.cluster import Cluster
 from tidings.flow_status import status
 from tidings.flows import Flow
-from tidings.logs import identity_of
+from tidings.log_opening import identity_of
 from tidings.positions import Position
 from tidings.streams import Stream
 from tidings.testing import eventually

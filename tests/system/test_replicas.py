@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,19 +128,19 @@ def test_flows_are_given_up_though_zookeeper_fails_just_then(
 ) -> None:
     store = Store(tmp_path)
     follow(cluster, store)
-    release = Ownership.release
+    release = Ownership.release_many
     failed: list[Flow] = []
 
-    def fails_at_first(self: Ownership, flow: Flow, epoch: int) -> bool:
-        if len(failed) < 3:
-            failed.append(flow)
+    def fails_at_first(self: Ownership, owned: Sequence[tuple[Flow, int]]) -> list[bool]:
+        if owned and len(failed) < 3:
+            failed.append(owned[0][0])
             raise CoordinationUnavailable("ZooKeeper does not answer")
-        return release(self, flow, epoch)
+        return release(self, owned)
 
     with cluster.subscribe("cache", Orders()), cluster.publisher(name="p", patience=0.5):
         eventually(lambda: owners(cluster) == {"p"})
         with cluster.publisher(name="p-east", replica="east"):
-            monkeypatch.setattr(Ownership, "release", fails_at_first)
+            monkeypatch.setattr(Ownership, "release_many", fails_at_first)
             store.primary.rename(store.primary.with_name("away"))
             eventually(lambda: owners(cluster) == {"p-east"}, timeout=30)
             assert len(failed) == 3

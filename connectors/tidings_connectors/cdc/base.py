@@ -9,7 +9,7 @@ import abc
 import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import pyarrow as pa
 from pydantic import ValidationError
 
-from tidings.errors import InvalidOptions, InvalidPosition, LogRestored, PositionsLost
-from tidings.logs import Reader, Slice, open_log
+from tidings.errors import InvalidOption, InvalidOptions, InvalidPosition, LogRestored, PositionsLost
+from tidings.log_opening import open_log
+from tidings.logs import PayloadForm, Reader, Slice, SnapshotPlace, SnapshotProgress
 from tidings.positions import Bounds, Position, Positions
 from tidings.updates import SCHEMA
+from tidings_connectors.cdc.demanded_snapshot import DemandedSnapshot
 from tidings_connectors.cdc.positions import RowsLeftOut, chosen, later
 from tidings_connectors.cdc.snapshot import SnapshotOptions, SnapshotSource, StreamSnapshot
-from tidings_connectors.cdc.snapshot_note import SnapshotRun, aside, waiting
+from tidings_connectors.cdc.snapshot_note import DEMANDED, LATE, SnapshotRun, aside, waiting
 from tidings_connectors.cdc.snapshot_reader import Losses, MergedReader
 
 if TYPE_CHECKING:
@@ -32,7 +34,6 @@ if TYPE_CHECKING:
     from tidings.stream_definition import StreamDefinition
 
 STEP_ROWS = 50_000
-LATE = "late"  # the folder, in that of the snapshot, of one for those who come later
 TAIL_BYTES = 64 * 2**20  # that one look at the next rows brings at most, or a little more
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ class TailedLogBase(abc.ABC):
         self._options = options
         self._snapshot: StreamSnapshot | None = None
         self._late: StreamSnapshot | None = None
+        self._demanded: DemandedSnapshot | None = None
 
     @classmethod
     @abc.abstractmethod
@@ -89,9 +91,19 @@ class TailedLogBase(abc.ABC):
 
     @classmethod
     def placing(cls, location: str, stream: StreamDefinition) -> dict[str, Any]:
-        """As `tidings.logs.placing` has it."""
+        """As `tidings.log_opening.placing` has it."""
         with contextlib.closing(cls._unopened(location, stream)) as log:
             return {name: getattr(log._options, name) for name in log._options.placing}
+
+    @classmethod
+    def payload_form(cls, location: str, stream: StreamDefinition) -> PayloadForm | None:
+        """As `tidings.log_opening.payload_form` has it."""
+        with contextlib.closing(cls._unopened(location, stream)) as log:
+            if log._options.payload != "avro":
+                return None
+            from tidings_connectors.cdc.avro_payloads import decoder  # its library is an extra
+
+            return PayloadForm("Avro", decoder(log._options.schemas))
 
     def _abandon(self) -> None:
         """Delete what is kept for the sake of the stream; a datastore may keep more than the snapshot."""
@@ -100,7 +112,7 @@ class TailedLogBase(abc.ABC):
 
     @property
     def _snapshots(self) -> list[StreamSnapshot]:
-        return [one for one in (self._late, self._snapshot) if one is not None]
+        return [one for one in (self._late, self._demanded, self._snapshot) if one is not None]
 
     def _use_snapshots(self, source: SnapshotSource, name: str) -> None:
         """Put the rows of this source before the log, if the options say so."""
@@ -109,8 +121,9 @@ class TailedLogBase(abc.ABC):
             own = f"{name}-{self._stream.id}" if self._stream.id else name  # others may share what is around it
             folder = Path(options.snapshot_folder) / own
             self._snapshot = StreamSnapshot(source, self._stream, folder, options)
+            self._demanded = DemandedSnapshot(source, self._stream, folder / DEMANDED.name, options)
             if options.snapshot:
-                self._late = StreamSnapshot(source, self._stream, folder / LATE, options, late=True)
+                self._late = StreamSnapshot(source, self._stream, folder / LATE.name, options, aside=LATE)
 
     def _take_snapshot(self) -> None:
         """Take a snapshot, if one is wanted and was not taken yet."""
@@ -131,9 +144,34 @@ class TailedLogBase(abc.ABC):
             return self._snapshot.note().runs[0].before
         return floor if self._late is None else waiting(floor)
 
-    def aside(self, position: Position) -> bool:
-        """Whether who stands here reads rows that are not for all who follow the log."""
+    def aside(self, position: Position) -> str | None:
+        """As `TailedLog` has it."""
         return aside(position)
+
+    # Snapshots on demand, as `SnapshotLog` has them
+
+    def snapshot_tables(self) -> list[str]:
+        return self._on_demand().tables()
+
+    def begin_snapshot(self, request: str, tables: Collection[str], since: Position) -> SnapshotPlace | None:
+        return self._on_demand().begin_for(request, tables, since)
+
+    def snapshot_progress(self, request: str, place: SnapshotPlace) -> SnapshotProgress | None:
+        return self._on_demand().progress(request, place)
+
+    def drop_snapshot(self, request: str) -> bool:
+        return self._on_demand().drop(request)
+
+    def snapshot_trouble(self) -> str | None:
+        return None if self._demanded is None else self._demanded.trouble
+
+    def _on_demand(self) -> DemandedSnapshot:
+        if self._demanded is None:
+            raise InvalidOption(
+                f"stream {self._stream.name!r} has no folder for the rows of a snapshot: give it the option "
+                "'snapshot_folder' in tidings.yml, and `tidings apply`"
+            )
+        return self._demanded
 
     def _bounds_with_snapshot(self, held: Bounds) -> Bounds:
         """What is held of the log and the snapshot, if the one goes on from the other."""
@@ -152,13 +190,13 @@ class TailedLogBase(abc.ABC):
 
     def _reader_with_snapshot(self, reader: Reader) -> Reader:
         """The reader of the datastore's log, with the rows of the snapshot where they belong."""
-        if self._snapshot is None:
+        if self._snapshot is None or self._demanded is None:
             return reader
         losses: Losses = ()
         if self._options.on_data_loss == "snapshot":
             # A replica that is not as far yet as another one looks like a log that was restored.
             losses = (PositionsLost,) if self._stream.replicas else (PositionsLost, LogRestored)
-        return MergedReader(reader, self._snapshot, self._late, self.check, losses)
+        return MergedReader(reader, self._snapshot, self._late, self._demanded, self.check, losses)
 
     def _release_snapshots(self, upto: Positions) -> Position:
         """Delete the rows of snapshots that every flow has passed. The place from which on the log is needed, by the

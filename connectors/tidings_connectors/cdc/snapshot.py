@@ -7,9 +7,10 @@ of canonical rows, which is durable before the next is read, and a note says how
 Who is interrupted cannot have that state again. The remaining keys are read in a later one, and its rows stand there:
 each state is a `SnapshotRun` of rows. Until the last one is complete, readers that come to it wait there.
 
-That is for all who read the log. A *late* snapshot is for those who begin when its rows are gone: it stands aside, at
-indexes that nothing else has, and whoever follows the log goes by without seeing it. It is of one state, and read only
-when it is complete; so one that was interrupted begins anew.
+That is for all who read the log. A *late* snapshot is for those who begin when its rows are gone, and one *on demand*
+for applications that an operator names: these stand aside, at indexes that nothing else has, and whoever follows the
+log goes by without seeing them. Each is of one state, and read only when it is complete; so one that was interrupted
+begins anew.
 """
 
 from __future__ import annotations
@@ -40,14 +41,13 @@ from tidings.storage import durable
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.changes import SNAPSHOT, Changes, Column, table_name
 from tidings_connectors.cdc.mapping import RowMapping, updates_of
-from tidings_connectors.cdc.snapshot_note import LATE_BASE, Chunk, Note, SnapshotRun, TableProgress
+from tidings_connectors.cdc.snapshot_note import LATE_BASE, Aside, Chunk, Note, SnapshotRun, TableProgress
 
 if TYPE_CHECKING:
     from tidings.stream_definition import StreamDefinition
 
 CHUNK_ROWS = 50_000
 CHUNK_BYTES = 64 * 2**20
-MAX_INDEX = 2**31 - 1
 RETRY_DELAY_S = 5.0  # until a snapshot that failed is gone on with
 CLOSE_TIMEOUT_S = 5.0
 LOCK_POLL_INTERVAL_S = 1.0  # between two looks whether somebody else still takes it
@@ -131,6 +131,9 @@ class SnapshotSource(Protocol):
     def held(self) -> Bounds | None:
         """What the log itself holds, now; None if it has to begin anew."""
 
+    def tables(self) -> Sequence[tuple[str, str]]:
+        """The tables whose rows a state has, by schema and name; raise if they may not be read."""
+
 
 class Closed(Exception):
     """The log was closed while a snapshot was taken."""
@@ -146,11 +149,12 @@ class StreamSnapshot:
         folder: Path,
         mapping: RowMapping,
         *,
-        late: bool = False,
+        aside: Aside | None = None,
     ) -> None:
+        """With `aside` its rows are not for all who follow the log."""
         self.folder = folder
         self._source = source
-        self._late = late
+        self._aside = aside
         self._stream = stream.name
         self._id = stream.id
         self._mapping = mapping
@@ -261,7 +265,7 @@ class StreamSnapshot:
 
     def _changed_by(self, slowest: Position, note: Note) -> Note | None:
         """The note once every flow has come to this place; None if it stays as it is."""
-        if not note.runs or not (note.complete or self._late):
+        if not note.runs or not (note.complete or self._aside):
             return None
         if slowest < note.runs[-1].after:
             return None if note.passed is None else note.model_copy(update={"passed": None})
@@ -348,14 +352,17 @@ class StreamSnapshot:
     def _take(self) -> None:
         note = self.note().model_copy(deep=True)
         with self._source.state() as state:
-            if self._late or note.complete or not self._joins(note):
+            tables = self._chosen(state.tables)
+            if self._aside or note.complete or not self._joins(note):
                 self._clear()  # what came after it is gone
-                note = Note()
-            self._go_on(note, state.tables)
+                note = self._new_note()
+            self._go_on(note, tables)
             if not note.runs or note.runs[-1].seq != state.seq:  # else it is the same state, of which nobody read yet
-                note.runs.append(SnapshotRun(seq=state.seq, base=LATE_BASE if self._late else self._source.base))
+                note.runs.append(
+                    SnapshotRun(seq=state.seq, base=self._aside.base if self._aside else self._source.base)
+                )
             self._write(note)
-            for table in state.tables:
+            for table in tables:
                 self._read(table, note, state.time)
         if not self._joins(note):
             raise LogUnavailable(
@@ -365,36 +372,47 @@ class StreamSnapshot:
         note.complete = True
         self._write(note)
 
+    def _chosen(self, tables: Sequence[SourceTable]) -> Sequence[SourceTable]:
+        """Those whose rows it has."""
+        return tables
+
+    def _new_note(self) -> Note:
+        return Note()
+
+    def _over(self) -> bool:
+        """Whether nobody wants it any more."""
+        return self._closed.is_set()
+
     def _go_on(self, note: Note, tables: Sequence[SourceTable]) -> None:
         """Leave out what was read of tables that are to be read from the beginning."""
         for table in tables:
-            known = note.tables.get(_name(table))
+            known = note.tables.get(name_of(table))
             if known is None or known.order != list(table.order) or not (known.done or known.order):
-                note.tables[_name(table)] = TableProgress(order=list(table.order))
+                note.tables[name_of(table)] = TableProgress(order=list(table.order))
                 for run in note.runs:
-                    run.chunks = [chunk for chunk in run.chunks if chunk.table != _name(table)]
+                    run.chunks = [chunk for chunk in run.chunks if chunk.table != name_of(table)]
 
     def _read(self, table: SourceTable, note: Note, taken: datetime) -> None:
-        progress, run = note.tables[_name(table)], note.runs[-1]
+        progress, run = note.tables[name_of(table)], note.runs[-1]
         if progress.done:
             return
         begun, logged = run.end, time.monotonic()
         for columns, last in table.pieces(progress.last):
-            if self._closed.is_set():
+            if self._over():
                 raise Closed
             count = len(columns[0].values)
-            if run.end + count > (MAX_INDEX if self._late else LATE_BASE - 2):
+            if run.end + count > (self._aside.end if self._aside else LATE_BASE) - 2:
                 raise LogUnavailable(f"the tables of stream {self._stream!r} hold too many rows for a snapshot")
             rows = updates_of(_changes(table, columns, run, taken), self._mapping, self._shards)
-            run.chunks.append(self._write_chunk(rows, _name(table), run.end))
+            run.chunks.append(self._write_chunk(rows, name_of(table), run.end))
             progress.last = last
             self._write(note)
             if time.monotonic() > logged + PROGRESS_INTERVAL_S:
                 logged = time.monotonic()
-                logger.info("snapshot of stream %r: %s, %s rows so far", self._stream, _name(table), run.end - begun)
+                logger.info("snapshot of stream %r: %s, %s rows so far", self._stream, name_of(table), run.end - begun)
         progress.done = True
         self._write(note)
-        logger.info("snapshot of stream %r: %s, %s rows", self._stream, _name(table), run.end - begun)
+        logger.info("snapshot of stream %r: %s, %s rows", self._stream, name_of(table), run.end - begun)
 
     def _clear(self) -> None:
         """Delete what an earlier snapshot has left behind, and nothing else that may be there."""
@@ -418,7 +436,8 @@ class StreamSnapshot:
         durable.replace(self.folder / name, self.folder / f"{name}.tmp", lambda path: path.write_bytes(content))
 
 
-def _name(table: SourceTable) -> str:
+def name_of(table: SourceTable) -> str:
+    """What a table is called in a note, and by who asks for its rows."""
     return table_name(table.schema, table.table)
 
 

@@ -1,12 +1,32 @@
-"""What is noted of a snapshot: its rows, where they stand, how far it is; and where those stand who read a late one."""
+"""What is noted of a snapshot: its rows, where they stand, how far it is; and who stands aside of the log for them."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from pydantic import BaseModel
 
+from tidings import logs
 from tidings.positions import START, Position
 
-LATE_BASE = 2**30 + 2**29  # the index of the first row of a late snapshot: what is before it is of the log
+MAX_INDEX = 2**31 - 1
+
+
+class Aside(NamedTuple):
+    """Indexes that rows have which are not for all who follow the log: the first, and the one after the last."""
+
+    name: str
+    base: int
+    end: int
+
+    def has(self, position: Position) -> bool:
+        """Whether who stands here reads such rows, or waits for them."""
+        return self.base - 1 <= position.index < self.end - 1
+
+
+LATE = Aside("late", 2**30 + 2**29, 2**30 + 2**29 + 2**28)  # what is before it is of the log
+DEMANDED = Aside(logs.DEMANDED, LATE.end, MAX_INDEX + 1)
+LATE_BASE = LATE.base
 
 
 class Chunk(BaseModel):
@@ -55,6 +75,8 @@ class Note(BaseModel):
 
     of: str = ""
     """The stream and the datastore that it is of."""
+    request: str = ""
+    """The request by which it was taken, if it was taken on demand."""
     complete: bool = False
     passed: float | None = None
     """When every flow was seen to have passed the rows, if nobody has begun with them since."""
@@ -68,9 +90,13 @@ class Note(BaseModel):
         return self.complete or run is not self.runs[-1]
 
 
-def aside(position: Position) -> bool:
-    """Whether who stands here reads a late snapshot, or waits for one."""
-    return position.index >= LATE_BASE - 1
+def aside(position: Position) -> str | None:
+    """Which rows aside of the log one reads, or waits for, who stands here; None if one follows the log.
+
+    >>> aside(Position(7)), aside(Position(7, LATE.base - 1)), aside(Position(7, DEMANDED.base - 1))
+    (None, 'late', 'demanded')
+    """
+    return next((kind.name for kind in (LATE, DEMANDED) if kind.has(position)), None)
 
 
 def waiting(floor: Position) -> Position:

@@ -12,9 +12,10 @@ from tidings.errors import LogRestored, PositionsLost
 from tidings.logs import Read, Reader
 from tidings.positions import START, Position, Positions
 from tidings.updates import SCHEMA
+from tidings_connectors.cdc.demanded_snapshot import DemandedSnapshot
 from tidings_connectors.cdc.positions import chosen, later
 from tidings_connectors.cdc.snapshot import StreamSnapshot
-from tidings_connectors.cdc.snapshot_note import LATE_BASE, SnapshotRun, aside
+from tidings_connectors.cdc.snapshot_note import DEMANDED, LATE, LATE_BASE, SnapshotRun
 
 POLL_TIMEOUT_S = 0.05  # that a read waits for something to come
 
@@ -29,6 +30,7 @@ class MergedReader:
         plain: Reader,
         snapshot: StreamSnapshot,
         late: StreamSnapshot | None,
+        demanded: DemandedSnapshot,
         check: Callable[[Positions], None],
         losses: Losses,
     ) -> None:
@@ -36,9 +38,10 @@ class MergedReader:
         self._plain = plain
         self._snapshot = snapshot
         self._late = late
+        self._demanded = demanded
         self._check = check
         self._losses = losses
-        self._loaded: tuple[int, int, pa.Table, int] | None = None
+        self._loaded: tuple[object, int, pa.Table, int] | None = None
         """Rows of a chunk: of which run, from which index on, the rows, and the index after them."""
 
     def read(self, after: Positions, limit: int) -> Read:
@@ -59,8 +62,10 @@ class MergedReader:
         self._plain.close()
 
     def _read(self, after: Positions, limit: int) -> Read:
-        if self._late is not None and any(map(aside, after.values())):
+        if self._late is not None and any(map(LATE.has, after.values())):
             return self._read_late(self._late, after, limit)
+        if any(map(DEMANDED.has, after.values())):
+            return self._read_demanded(after, limit)
         note = self._snapshot.note()
         for run in note.gone:
             _tell_rest({shard: at for shard, at in after.items() if run.before <= at < run.after})
@@ -92,6 +97,19 @@ class MergedReader:
         self._check(Positions(dict.fromkeys(after, run.after)))
         return self._read_run(late, run, Positions({shard: max(at, run.before) for shard, at in after.items()}), limit)
 
+    def _read_demanded(self, after: Positions, limit: int) -> Read:
+        """The rows of a snapshot on demand, once it is complete. Who came for another, which was dropped or had to
+        begin anew, goes on in the log: nothing of that is missing, and who began anew has a place for it further on."""
+        note = self._demanded.note()
+        run = note.runs[0] if note.runs else None
+        here = {shard: at for shard, at in after.items() if run is not None and at.seq == run.seq}
+        rows, upto = SCHEMA.empty_table(), {shard: Position(at.seq + 1, -1) for shard, at in after.items()} | here
+        if run is not None and here and note.complete:
+            self._check(Positions(dict.fromkeys(here, run.after)))
+            rows, reached = self._read_run(self._demanded, run, Positions(here), limit)
+            upto |= reached
+        return Read(rows, Positions(upto))
+
     def _wait(self, after: Positions) -> Read:
         time.sleep(POLL_TIMEOUT_S)
         return Read(SCHEMA.empty_table(), after)
@@ -106,9 +124,10 @@ class MergedReader:
 
     def _rows(self, snapshot: StreamSnapshot, run: SnapshotRun, first: int) -> pa.Table:
         """Rows from this index on; those of the same chunk as the last ones need not be read again."""
-        if self._loaded is None or self._loaded[0] != run.seq or not self._loaded[1] <= first < self._loaded[3]:
+        which = run.seq, [chunk.file for chunk in run.chunks[:1]]  # one that was taken anew may be at the same place
+        if self._loaded is None or self._loaded[0] != which or not self._loaded[1] <= first < self._loaded[3]:
             rows, end = snapshot.rows(run, first)
-            self._loaded = run.seq, first, rows, end
+            self._loaded = which, first, rows, end
         rows = self._loaded[2]
         return rows.slice(int(np.searchsorted(rows["index"].to_numpy(), first)))
 

@@ -15,6 +15,7 @@ have just planned to read them still can.
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import shutil
 import time
@@ -30,9 +31,12 @@ import pyarrow.compute as pc
 
 from tidings.errors import InvalidOption, InvalidOptions, InvalidPosition, LogMismatch, LogUnavailable
 from tidings.filters import Equals, Filter, Not
-from tidings.logs import UNKNOWN_ENDS, Appended, LogSizes, Slice, TailReader, Transaction, check_held, resolve_path
+from tidings.log_opening import resolve_path
+from tidings.log_reading import TailReader, check_held
+from tidings.logs import UNKNOWN_ENDS, Appended, LogSizes, Slice, Transaction
 from tidings.positions import Bounds, Position, Positions
 from tidings.storage.delta_commits import milliseconds
+from tidings.storage.durable import time_in
 from tidings.tombstones import Tombstones
 from tidings.updates import SCHEMA, TOMBSTONE, portions, row_sizes, shards_of
 from tidings_connectors.delta.find import find
@@ -56,6 +60,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from tidings.stream_definition import StreamDefinition
+
+logger = logging.getLogger(__name__)
 
 SEGMENT_ROWS = 1_000_000
 SEGMENT_BYTES = 128 * 2**20
@@ -227,7 +233,8 @@ class DeltaLog:
     ) -> dict[int, Bounds]:
         with self._translating_errors():
             snapshot = self._table.refresh()
-            return self._drop(snapshot, plan_retention(snapshot.segments, max_age, max_bytes), dry_run)
+            now = time_in(self._table.folder)
+            return self._drop(snapshot, plan_retention(snapshot.segments, max_age, max_bytes, now), dry_run)
 
     def compact(self) -> int:
         """Merge small segments now, as maintenance does by itself; the number of segments that went away."""
@@ -319,6 +326,14 @@ class DeltaLog:
                 drafts.append(write_segment(self._table.folder, table, Span(floors, heads, milliseconds())))
                 floors = heads
             named = self._table.commit(snapshot, drafts, transaction=transaction)
+        except FileNotFoundError as error:
+            named = False
+            if not self._table.folder.is_dir():
+                raise
+            # A draft was deleted, perhaps by somebody with a clock of another time.
+            logger.warning(
+                "stream %r: what is to be committed is gone, and written again: %s", self._stream.name, error
+            )
         except OSError:
             named = False
             raise

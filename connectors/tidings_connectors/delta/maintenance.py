@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from tidings.errors import ENDING
 from tidings.storage import delta_staging
-from tidings.storage.delta_commits import milliseconds
+from tidings.storage.durable import time_in
 from tidings.tombstones import Tombstones
 from tidings.updates import SCHEMA
 from tidings_connectors.delta.overlays import Coverage, split, to_merge
@@ -91,11 +91,14 @@ def plan_truncation(segments: Sequence[Segment], upto: Offsets) -> int:
     return _clean(segments, drop)
 
 
-def plan_retention(segments: Sequence[Segment], max_age: float | None, max_bytes: int | None) -> int:
-    """How many of the oldest segments hold only rows that are too old, or lie beyond the newest `max_bytes`."""
+def plan_retention(segments: Sequence[Segment], max_age: float | None, max_bytes: int | None, now: float) -> int:
+    """How many of the oldest segments hold only rows that are too old, or lie beyond the newest `max_bytes`.
+
+    `now` is in seconds since 1970, by the clock of the file system: that of this machine may be wrong.
+    """
     drop = 0
     if max_age is not None:
-        too_old = milliseconds() - max_age * 1000
+        too_old = (now - max_age) * 1000
         drop = next((n for n, segment in enumerate(segments) if segment.span.time >= too_old), len(segments))
     if max_bytes is not None:
         kept = np.cumsum([segment.size for segment in segments][::-1])[::-1]
@@ -168,7 +171,7 @@ class Maintenance:
     def vacuum(self, grace_hours: int = GRACE_HOURS) -> None:
         """Delete the files that no version has named for this long, those of writers that died among them."""
         delta_staging.vacuum(self._table.folder, grace_hours, full=True)
-        oldest = time.time() - grace_hours * 3600
+        oldest = time_in(self._table.folder) - grace_hours * 3600
         for draft in self._table.drafts():
             with contextlib.suppress(FileNotFoundError):  # others look for them, too
                 if draft.stat().st_mtime < oldest:
@@ -196,7 +199,7 @@ class Maintenance:
         """
         snapshot = self._table.refresh()
         limits = Retention.of(self._stream) if snapshot.retention is None else snapshot.retention
-        old = snapshot.segments[: plan_retention(snapshot.segments, *limits)]
+        old = snapshot.segments[: plan_retention(snapshot.segments, *limits, time_in(self._table.folder))]
         self.drop(old, lambda now: now.retention == snapshot.retention)
 
     def _is_vacuum_due(self) -> bool:

@@ -237,7 +237,9 @@ class SegmentTable:
 
         try:
             with containing_panics(self.folder):
-                metadata, actions = table.metadata(), pa.table(table.get_add_actions(flatten=True))
+                metadata = table.metadata()
+                # As a stream, since `pa.table` would import pandas to see whether it is given a frame.
+                actions = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=True)).read_all()
         except (DeltaError, pa.ArrowException) as error:
             raise self._unreadable(error) from None
         retention = self._checked(metadata.configuration)

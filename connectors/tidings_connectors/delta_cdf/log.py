@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidings.errors import LogMismatch, LogRestored, PositionsLost
-from tidings.logs import Reader, resolve_path
+from tidings.log_opening import resolve_path
+from tidings.logs import Reader
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc import base
 from tidings_connectors.cdc.base import TailedLogBase

@@ -67,8 +67,12 @@ class DeltaRows:
     def held(self) -> Bounds:
         return self._table.bounds()
 
+    def tables(self) -> list[tuple[str, str]]:
+        folder = self._table.folder
+        return [(folder.parent.name, folder.name)]
+
     @contextlib.contextmanager
     def state(self) -> Iterator[ConsistentState]:
-        folder, table = self._table.folder, self._table.open()
-        rows = Version(folder.parent.name, folder.name, self._key, table)
+        table = self._table.open()
+        rows = Version(*self.tables()[0], self._key, table)
         yield ConsistentState(int(table.version()), datetime.now(UTC), [rows])

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import xxhash
 
 from tidings.errors import LogMismatch, LogUnavailable
-from tidings.logs import Reader
+from tidings.logs import Reader, Retained
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc import base
 from tidings_connectors.cdc.base import TailedLogBase
@@ -150,6 +150,12 @@ class MysqlLog(TailedLogBase):
     def confirm(self, upto: Positions) -> None:
         """The server keeps its log by its own rules (`binlog_expire_logs_seconds`); a snapshot is ours."""
         self._release_snapshots(upto)
+
+    def retained(self, slowest: Position) -> Retained | None:
+        """The binary logs from the one on that has what comes next for the slowest; the server keeps them if it does
+        not purge them by its own rules."""
+        number, files, _ = self._log_before(slowest.seq)
+        return Retained(sum(size for _, size in files[number:]))
 
     def origin(self) -> dict[str, Any] | None:
         """None until readers have come by something; and of rows nothing, until they have met some."""
@@ -329,7 +335,11 @@ class MysqlLog(TailedLogBase):
         return self._first[1].seq - 1
 
     def _files(self) -> list[str]:
-        return [row[0] for row in self._connection.ask("SHOW BINARY LOGS")]
+        return [name for name, _ in self._sizes()]
+
+    def _sizes(self) -> list[tuple[str, int]]:
+        """The binary logs, the oldest first, with their bytes."""
+        return [(row[0], int(row[1])) for row in self._connection.ask("SHOW BINARY LOGS")]
 
     def _state_at(self, file: str) -> GtidState | None:
         """The state at the beginning of a log; None if it was purged."""
@@ -351,17 +361,22 @@ class MysqlLog(TailedLogBase):
         ((written,),) = self._connection.ask("SELECT @@GLOBAL.gtid_binlog_pos")
         if self.options.other_domains == "lost" and parse_state(written).keys() - {self.options.domain}:
             seq -= 1
-        files = self._files()
+        return self._log_before(seq)[2]
+
+    def _log_before(self, seq: int) -> tuple[int, list[tuple[str, int]], GtidState]:
+        """Which is the newest log that does not begin after this transaction, all logs, and the state at its
+        beginning."""
+        files = self._sizes()
         _, found = self._oldest()
         low, high = 0, len(files)  # the log that is looked for is one of these
         while high - low > 1:
             middle = (low + high) // 2
-            state = self._state_at(files[middle])
+            state = self._state_at(files[middle][0])
             if state is None or seq_in(state, self.options.domain) < seq:
                 low, found = middle, found if state is None else state
             else:
                 high = middle
-        return found
+        return low, files, found
 
     # Smaller things
 

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from tidings.errors import LogUnavailable, PositionsLost
-from tidings.logs import Read, ends
+from tidings.log_reading import ends
+from tidings.logs import Read
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.moved_rows import updates_with_ends

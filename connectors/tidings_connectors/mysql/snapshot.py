@@ -153,6 +153,9 @@ class MysqlTables:
         """Raise unless all tables that are there can be read, and in one state."""
         list(self._there())
 
+    def tables(self) -> list[tuple[str, str]]:
+        return [(schema, table) for schema, table, _ in self._there()]
+
     def _there(self) -> Iterator[tuple[str, str, str]]:
         """The tables that are there: what they are called, and of which type they are."""
         for schema, table in sorted(self._options.watched):

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tidings.errors import LogUnavailable
-from tidings.logs import Reader
+from tidings.logs import Reader, Retained
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc.base import TailedLogBase
 from tidings_connectors.postgres.connections import PostgresConnection, PostgresServer
@@ -146,6 +146,10 @@ class PostgresLog(TailedLogBase):
         # A transaction that has only begun to be read is sent again from here, and so is the one that ends here.
         self._slot.advance(self._release_snapshots(upto).seq)
         self._left_out.forget(min(upto[shard] for shard in range(self._stream.shards)))
+
+    def retained(self, slowest: Position) -> Retained | None:
+        """The WAL from where the slot needs it on; the server may need some of it for itself."""
+        return self._slot.retained()
 
     def followers_at(self, stands: Sequence[Position]) -> None:
         """Spare those who are far ahead of the slowest the way from there."""

@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.errors import InvalidPosition, LogUnavailable, PositionsLost, TidingsError
-from tidings.logs import Read, ends
+from tidings.log_reading import ends
+from tidings.logs import Read
 from tidings.positions import Position, Positions
 from tidings.updates import SCHEMA
 from tidings_connectors.cdc.changes import Changes

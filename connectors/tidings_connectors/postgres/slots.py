@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from tidings.errors import LogMismatch, LogRestored, LogUnavailable, PositionsLost
+from tidings.logs import Retained
 from tidings.positions import Bounds, Position, Positions
 from tidings_connectors.cdc.positions import missing
 from tidings_connectors.postgres.connections import (
@@ -46,6 +47,14 @@ FROM (VALUES (1)) one LEFT JOIN pg_replication_slots slot ON slot.slot_name = %s
 """
 DROP_LOST = f"""
 SELECT pg_drop_replication_slot(slot.slot_name) FROM pg_replication_slots slot WHERE slot.slot_name = %s AND ({LOST})
+"""
+
+# Columns that only later versions have are looked up in the row as JSON.
+RETAINED = """
+SELECT pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END,
+                       slot.restart_lsn)::bigint,
+       (to_jsonb(slot)->>'safe_wal_size')::bigint, to_jsonb(slot)->>'wal_status'
+FROM pg_replication_slots slot WHERE slot.slot_name = %s
 """
 
 logger = logging.getLogger(__name__)
@@ -195,6 +204,12 @@ class Slot:
             if error.pgcode not in (OBJECT_IN_USE, NOT_READY):
                 with translating_errors(self._server):
                     raise
+
+    def retained(self) -> Retained | None:
+        """How much WAL the server keeps for it; None if there is no such slot, or it keeps none any more."""
+        with translating_errors(self._server):
+            found = self._moving.rows(RETAINED, (self.name,))
+        return Retained(*found[0]) if found and found[0][0] is not None else None
 
     def close(self) -> None:
         """Let go of the connections."""

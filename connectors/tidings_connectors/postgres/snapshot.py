@@ -70,6 +70,14 @@ ORDER BY published.schemaname, published.tablename
 """
 
 
+# Who reads a table in an older state than that in which it was rewritten finds it empty. Rows of the catalog are those
+# of the state, and what the function says is of now.
+REWRITTEN = """
+SELECT class.oid::regclass::text FROM pg_locks held JOIN pg_class class ON class.oid = held.relation
+WHERE held.pid = pg_backend_pid() AND class.relkind = 'r' AND class.relfilenode <> 0
+  AND class.relfilenode <> pg_relation_filenode(class.oid)
+"""
+
 FETCH_BYTES = 8 * 2**20  # that are asked for at once, if no row is larger than those before it
 
 logger = logging.getLogger(__name__)
@@ -216,6 +224,11 @@ class PostgresTables:
         state = self._slot.found()
         return None if state is None or state.lost else Bounds(state.floor, state.head)
 
+    def tables(self) -> list[tuple[str, str]]:
+        with translating_errors(self._server), contextlib.closing(self._server.connect()) as connection:
+            found = self._tables(connection)
+        return [(table.schema, table.table) for table in found if self._left_out.reason(table.form) is None]
+
     @contextlib.contextmanager
     def state(self) -> Iterator[ConsistentState]:
         """A transaction in which the tables look as they did at a place in the WAL."""
@@ -240,12 +253,22 @@ class PostgresTables:
                 within.execute(f"SET TRANSACTION SNAPSHOT {quoted_text(exported)}")
                 within.execute("SELECT now()")
                 (time,) = within.fetchone()
+                self._keep_as_they_are(within, tables)
             if self.held() is None:
                 self._slot.replace(name)
             exporting.close()  # the transaction has the state, and that slot need not hold WAL any longer
             high, low = place.split("/")
             seq = (int(high, 16) << 32) + int(low, 16) - 1
             yield ConsistentState(seq, time, [table for table in tables if self._fits(table, seq)])
+
+    def _keep_as_they_are(self, cursor: Any, tables: Sequence[PostgresTable]) -> None:
+        """Have those wait who want to alter a table that is still to be read; raise if one just did."""
+        for table in tables:
+            if table.want is None and self._left_out.reason(table.form) is None:
+                cursor.execute(f"LOCK TABLE {'' if table.partitioned else 'ONLY '}{table.name} IN ACCESS SHARE MODE")
+        cursor.execute(REWRITTEN)
+        if found := cursor.fetchone():
+            raise LogUnavailable(f"table {found[0]} was rewritten when the snapshot began, which is tried again")
 
     def check(self, *, new: bool) -> None:
         """Raise unless the tables log what rows were before, if that is wanted, and have the keys that are named.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tidings.allocation_policies import policy as allocation_policy
 from tidings.applications import Application, start_problems
+from tidings.audit import differences, recorded
 from tidings.collection import check_collection
 from tidings.config.spec import Spec, log_key, stream_key
 from tidings.config.yaml_lines import Key, Mistakes
@@ -20,11 +21,12 @@ from tidings.coordination.membership import make_room
 from tidings.errors import InvalidConfig, InvalidOptions, TidingsError
 from tidings.hosts import trust_addresses
 from tidings.log_checks import check_claims, check_new_log, preflight, prove_replica
-from tidings.logs import create_log, is_tailed, placing, redefine_log
+from tidings.log_opening import create_log, is_tailed, placing, redefine_log
 from tidings.moves import check_move, moved_logs, prepare_move
 from tidings.pipelines.check import check_stage
 from tidings.publisher.balancing import strategy
 from tidings.stream_definition import StreamDefinition, streams_by_name
+from tidings.texts import counted
 from tidings.undo import Undo
 
 if TYPE_CHECKING:
@@ -87,14 +89,19 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
 
 def carry_out(actions: Iterable[Action], cluster: Cluster) -> None:
     """Carry all steps out, if the cluster still is as it was when the plan was made; or none, if one of them fails."""
-    with Undo() as undo:
-        for action in actions:
+    changing = [action for action in actions if action.verb in ("create", "change") and action.after is not None]
+    if not changing:
+        return
+    changes = {f"{action.kind} {action.name}": differences(action.before, action.after) for action in changing}
+    before, after = ({name: both[at] for name, both in changes.items()} for at in (0, 1))
+    names = dict.fromkeys(action.name for action in changing)
+    with recorded(cluster.coordination, "apply", names, before=before, after=after), Undo() as undo:
+        for action in changing:
             _execute(action, cluster, undo)
 
 
 def _execute(action: Action, cluster: Cluster, undo: Undo) -> None:
-    if action.after is None or action.verb in ("unchanged", "checked"):
-        return
+    assert action.after is not None
     if action.kind == "stream" and action.verb == "create":
         cluster.define_stream(StreamDefinition.from_json(action.after), undo)
         return
@@ -150,9 +157,13 @@ def _plan_stream(
     if known is None:
         if own:
             _check_new_stream(wanted, mistakes)
-        return Action("stream", wanted.name, "create", f"{wanted.shards} shards in {wanted.log}", None, after)
+        return Action(
+            "stream", wanted.name, "create", f"{counted(wanted.shards, 'shard')} in {wanted.log}", None, after
+        )
     if known.shards != wanted.shards:
-        mistakes.blame((*key, "shards"), f"the stream has {known.shards} shards; that cannot become {wanted.shards}")
+        mistakes.blame(
+            (*key, "shards"), f"the stream has {counted(known.shards, 'shard')}; that cannot become {wanted.shards}"
+        )
     warnings = _check_moves(known, wanted, cluster, mistakes)
     if known.options != wanted.options and _checks_log(lambda: placing(wanted), wanted, mistakes):
         _check_placing(known, wanted, (*key, "options"), mistakes)

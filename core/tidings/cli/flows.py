@@ -8,39 +8,41 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
 
-from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, flow, flow_states
-from tidings.cli.output import emit, note, print_fields, print_table, refuse
+from tidings.cli.flow_actions import (
+    MOVE_EXAMPLES,
+    PAUSE_EXAMPLES,
+    STOP_EXAMPLES,
+    move_command,
+    pause_command,
+    resume_command,
+    stop_command,
+    unpin_command,
+)
+from tidings.cli.flow_history import history_command
+from tidings.cli.flow_options import OneFlow, place
+from tidings.cli.flow_reset import RESET_EXAMPLES, reset_command
+from tidings.cli.flow_skip import SKIP_EXAMPLES, skip_command
+from tidings.cli.options import (
+    COMMAND_TIMEOUT_S,
+    Json,
+    Timeout,
+    ZooKeeper,
+    connected,
+    flow_states,
+    tell_of_nothing,
+)
+from tidings.cli.output import emit, note, print_fields, print_table, refuse, warn
 from tidings.cli.watching import Listing, show_again_and_again
-from tidings.errors import InvalidOption
 from tidings.flows import FlowState
 
 if TYPE_CHECKING:
-    from tidings.applications import Application
     from tidings.cluster import Cluster
     from tidings.flow_status import FlowStatus
-    from tidings.flows import Flow
-    from tidings.positions import Position
-    from tidings.streams import Stream
-
-WhichFlows = Annotated[
-    list[Any], typer.Argument(metavar="APP/STREAM/SHARD…", parser=flow, help="The flows.", show_default=False)
-]
-
-SomeFlows = Annotated[
-    list[Any] | None, typer.Argument(metavar="[APP/STREAM/SHARD…]", parser=flow, help="The flows.", show_default=False)
-]
-OfApplication = Annotated[
-    str | None, typer.Option("--application", metavar="APP", help="All of this application's.", show_default=False)
-]
-OfStream = Annotated[
-    str | None,
-    typer.Option("--stream", metavar="STREAM", help="With --application: of this stream alone.", show_default=False),
-]
 
 flows = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show flows: who sends them to whom, and how far behind they are; move and stop them.",
+    help="Show flows: who sends them to whom, and how far behind they are; move, pause, stop and reset them.",
 )
 
 STATES = [state.upper() for state in get_args(FlowState)]
@@ -71,7 +73,7 @@ SUMMARY = ["APPLICATION", "STREAM", "FLOWS", *STATES, "LAG", "LAG-SECONDS"]
     epilog="""\b
 Examples:
   tidings flows list --application cache
-  tidings flows list --state parked,failing                   what needs somebody
+  tidings flows list --state failed,restarting,unassigned,waiting    what needs somebody
   tidings flows list --sort lag --limit 10 --watch            the worst, live
   tidings flows list --summary                                a line for each application and stream
   tidings flows list --stream contacts --json | jq '.[] | select(.lag > 1000)'
@@ -87,7 +89,7 @@ def list_command(
     state: Annotated[
         Any,
         typer.Option(
-            metavar="STATE[,STATE…]",
+            metavar="STATE[,STATE...]",
             parser=flow_states,
             help=f"Only those in these states: {', '.join(get_args(FlowState))}.",
             show_default=False,
@@ -123,21 +125,30 @@ def list_command(
     that is too narrow is spared some columns; `describe` has them all.
 
     \b
-    unassigned  no publisher owns the flow
+    unassigned  no publisher owns the flow, perhaps because none can read its log
     waiting     a publisher owns it, and no running subscriber holds it
-    failing     its subscriber cannot be reached, or refuses it; the reason says why
+    restarting  its subscriber cannot be reached, or refuses it; it is tried again
     running     a publisher owns it, and a subscriber holds it
-    parked      its subscriber failed again and again; nothing is sent
+    paused      an operator has paused it; it has an owner, and nothing is sent
     stopped     an operator has stopped it; nobody owns it
+    failed      its subscriber failed again and again, or its owner cannot read the log
     """
-    from tidings.flow_status import status
+    from tidings.flow_status import check_reads, status
+
+    if summary and (limit is not None or sort != "name"):
+        raise refuse("--summary lists all applications and streams, by name: --sort and --limit are for flows")
+    kept: list[str] = []
 
     def look(cluster: Cluster) -> Listing:
         found = status(cluster, application=application, stream=stream)
+        kept[:] = [str(one.retained) for one in found if one.retained and one.retained.much]
         chosen = [one for one in found if state is None or one.state in state]
         if summary:
             lines = _summary(chosen)
-            return Listing(SUMMARY, [list(line.values()) for line in lines], lines, _problems(found))
+            there = {one.state.upper() for one in chosen}  # a column for each state that no flow is in says nothing
+            columns = [name for name in SUMMARY if name not in STATES or name in there]
+            rows = [[line[name.lower().replace("-", "_")] for name in columns] for line in lines]
+            return Listing(columns, rows, lines, _problems(found))
         if sort != "name":
             chosen.sort(key=lambda one: _size(one.lag if sort == "lag" else one.lag_seconds), reverse=True)
         shown = chosen[:limit]
@@ -145,169 +156,43 @@ def list_command(
 
     with connected(zookeeper, timeout) as cluster:
         if application and stream:
-            _check_reads(cluster.application(application), cluster.streams_named(stream))
+            check_reads(cluster.application(application), cluster.streams_named(stream))
         if watch:
             show_again_and_again(lambda: look(cluster), SPARE, json=json)
             return
         found = look(cluster)
+        if not found.rows:
+            tell_of_nothing(cluster)
     emit(found.json, json, lambda: print_table(found.columns, found.rows, SPARE))
+    for one in kept:
+        warn(one)
     _tell(found.problems)
 
 
 @flows.command("describe")
 def describe_command(
-    which: Annotated[
-        Any, typer.Argument(metavar="APP/STREAM/SHARD", parser=flow, help="The flow.", show_default=False)
-    ],
+    which: OneFlow,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
     """Show all that is known of one flow."""
-    from tidings.controls import pinned_to
-    from tidings.flow_status import status
+    from tidings.flow_status import check_flow, status
 
     with connected(zookeeper, timeout) as cluster:
-        _check_flow(cluster, which)
+        check_flow(cluster, which)
         found = status(cluster, application=which.application, stream=which.stream, shard=which.shard)
-        pinned = pinned_to(cluster, which)
     for one in found:
-        known = {**_json(one), "pinned_to": pinned}
-        pid = None if one.pid is None else str(one.pid)
-        fields = {**known, "datamarker": _marker(one), "head": _place(one.head), "pid": pid}
+        known = {**_json(one), **_details(one)}
+        skipped = ", ".join(map(str, sorted(one.control.skip))) or None
+        places = {"datamarker": _marker(one), "head": place(one.head), "failed_at": place(one.failed_at)}
+        fields = {**known, **places, "pid": None if one.pid is None else str(one.pid), "skip": skipped}
         emit(known, json, functools.partial(print_fields, fields))
     _tell(_problems(found))
 
 
-@flows.command(
-    "move",
-    short_help="Have a publisher own flows, for as long as it runs.",
-    epilog="""\b
-Examples:
-  tidings flows move cache/contacts/3 cache/contacts/4 --to east-1
-  tidings flows unpin cache/contacts/3 cache/contacts/4
-""",
-)
-def move_command(
-    which: WhichFlows,
-    to: Annotated[
-        str, typer.Option(metavar="PUBLISHER", help="The publisher that is to own them.", show_default=False)
-    ],
-    zookeeper: ZooKeeper = None,
-    timeout: Timeout = COMMAND_TIMEOUT_S,
-    json: Json = False,
-) -> None:
-    """Pin flows to a publisher. It takes them from whoever owns them, each at a token, so that nothing is repeated.
-
-    While that publisher does not run, drains, or cannot read the stream, others own them; `unpin` ends it.
-    """
-    from tidings.controls import pin
-
-    with connected(zookeeper, timeout) as cluster:
-        for one in which:
-            _check_flow(cluster, one)
-        for one in which:
-            pin(cluster, one, to)
-    told = ", ".join(map(str, which))
-    emit({"pinned": list(map(str, which)), "publisher": to}, json, lambda: note(f"{told}: pinned to {to!r}"))
-
-
-@flows.command("unpin", short_help="Let publishers share out flows again that were moved.")
-def unpin_command(
-    which: WhichFlows, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
-) -> None:
-    """Let publishers share out flows again that were moved by `move`."""
-    from tidings.controls import unpin
-
-    with connected(zookeeper, timeout) as cluster:
-        for one in which:
-            _check_flow(cluster, one)
-        ended = [str(one) for one in which if unpin(cluster, one)]
-    emit(
-        {"unpinned": ended}, json, lambda: note(f"{', '.join(ended) or 'none of them'} was pinned, and is not any more")
-    )
-
-
-@flows.command(
-    "stop",
-    short_help="Stop flows: nothing is sent, and nobody owns them.",
-    epilog="""\b
-Examples:
-  tidings flows stop cache/contacts/3
-  tidings flows stop --application cache                      all of its flows
-  tidings flows resume --application cache
-""",
-)
-def stop_command(
-    which: SomeFlows = None,
-    application: OfApplication = None,
-    stream: OfStream = None,
-    zookeeper: ZooKeeper = None,
-    timeout: Timeout = COMMAND_TIMEOUT_S,
-    json: Json = False,
-) -> None:
-    """Stop flows: their publishers give them up at a token, and nobody takes them. Their datamarkers stay.
-
-    Updates that a log forgets meanwhile are lost to them, as to one whose subscribers are away.
-    """
-    from tidings.controls import stop
-
-    with connected(zookeeper, timeout) as cluster:
-        chosen = _chosen(cluster, which, application, stream)
-        stopped = [str(one) for one in chosen if stop(cluster, one)]
-    emit({"stopped": stopped}, json, lambda: note(f"{len(stopped):,} of {len(chosen):,} flows are stopped now"))
-
-
-@flows.command("resume", short_help="Have flows go on that were stopped.")
-def resume_command(
-    which: SomeFlows = None,
-    application: OfApplication = None,
-    stream: OfStream = None,
-    zookeeper: ZooKeeper = None,
-    timeout: Timeout = COMMAND_TIMEOUT_S,
-    json: Json = False,
-) -> None:
-    """Have flows go on at their datamarkers that were stopped."""
-    from tidings.controls import resume
-
-    with connected(zookeeper, timeout) as cluster:
-        chosen = _chosen(cluster, which, application, stream)
-        resumed = [str(one) for one in chosen if resume(cluster, one)]
-    emit({"resumed": resumed}, json, lambda: note(f"{len(resumed):,} of {len(chosen):,} flows go on now"))
-
-
-def _chosen(cluster: Cluster, which: list[Flow] | None, application: str | None, stream: str | None) -> list[Flow]:
-    """The flows that are meant: those that are named, or all of an application, perhaps of one stream."""
-    from tidings.flow_status import read_records
-
-    if bool(which) == (application is not None):
-        raise refuse("name flows, as in cache/contacts/3, or all of an application, by --application")
-    for one in which or ():
-        _check_flow(cluster, one)
-    if which:
-        return which
-    if application and stream:
-        _check_reads(cluster.application(application), cluster.streams_named(stream))
-    return list(read_records(cluster, application=application, stream=stream))
-
-
-def _check_flow(cluster: Cluster, which: Flow) -> None:
-    stream = cluster.stream(which.stream)
-    _check_reads(cluster.application(which.application), [stream])
-    if which.shard >= stream.shards:
-        raise InvalidOption(f"stream {which.stream!r} has shards 0 to {stream.shards - 1}, not {which.shard}")
-
-
-def _check_reads(application: Application, streams: Sequence[Stream]) -> None:
-    from tidings.stream_definition import streams_by_name
-
-    if not application.reads(streams_by_name(stream.definition for stream in streams)):
-        named, reads = " or ".join(repr(stream.name) for stream in streams), ", ".join(application.streams)
-        raise InvalidOption(f"application {application.name!r} does not read stream {named} (it reads {reads})")
-
-
 def _row(one: FlowStatus) -> list[Any]:
-    marker, head = _marker(one), _place(one.head)
+    marker, head = _marker(one), place(one.head)
     where = [marker, head, one.lag, one.lag_seconds]
     state = f"{one.state}: {one.reason}" if one.reason else one.state
     return [*one.flow, *where, one.owner, one.epoch, one.subscriber, state]
@@ -329,25 +214,22 @@ def _json(one: FlowStatus) -> dict[str, Any]:
         "pid": one.pid,
         "epoch": one.epoch,
         "subscriber": one.subscriber,
+        "retained_bytes": one.retained.bytes if one.retained else None,
+    }
+
+
+def _details(one: FlowStatus) -> dict[str, Any]:
+    return {
+        "pinned_to": one.control.pin,
+        "paused": one.control.paused,
+        "stopped": one.control.stopped,
+        "failed_at": one.failed_at.to_json() if one.failed_at else None,
+        "skip": [position.to_json() for position in sorted(one.control.skip)],
     }
 
 
 def _marker(one: FlowStatus) -> int | str | None:
-    return _place(one.datamarker.position) if one.datamarker else None
-
-
-def _place(position: Position | None) -> int | str | None:
-    """A position as `tail` writes it; None before the first update.
-
-    >>> from tidings.positions import START, Position
-    >>> _place(START), _place(Position(7)), _place(Position(7, 2)), _place(Position(7).before)
-    (None, 7, '7.2', 'before 7')
-    """
-    if position is None or position.seq < 0:
-        return None
-    if position.index < 0:
-        return f"before {position.seq}"
-    return f"{position.seq}.{position.index}" if position.index else position.seq
+    return place(one.datamarker.position) if one.datamarker else None
 
 
 def _size(lag: float | None) -> float:
@@ -383,3 +265,17 @@ def _tell(problems: Sequence[str]) -> None:
         note(f"error: {problem}")
     if problems:
         raise typer.Exit(1)
+
+
+flows.command("history", short_help="Show who owned and who held a flow, and why that changed.")(history_command)
+flows.command("move", short_help="Have a publisher own flows, for as long as it runs.", epilog=MOVE_EXAMPLES)(
+    move_command
+)
+flows.command("unpin", short_help="Let publishers share out flows again that were moved.")(unpin_command)
+flows.command("pause", short_help="Pause flows: nothing more is sent.", epilog=PAUSE_EXAMPLES)(pause_command)
+flows.command("stop", short_help="Stop flows: nothing is sent, and nobody owns them.", epilog=STOP_EXAMPLES)(
+    stop_command
+)
+flows.command("resume", short_help="Have flows go on that were paused or stopped.")(resume_command)
+flows.command("reset", short_help="Set where flows go on.", epilog=RESET_EXAMPLES)(reset_command)
+flows.command("skip", short_help="Leave out one update that a subscriber fails at.", epilog=SKIP_EXAMPLES)(skip_command)

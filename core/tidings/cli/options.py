@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
-from tidings.cli.output import refuse
+from tidings.cli.output import note, refuse
 from tidings.errors import InvalidOption, TidingsError
 from tidings.identity.credentials import ANONYMOUS, Credentials
 from tidings.identity.environment import (
@@ -27,7 +28,7 @@ from tidings.identity.environment import (
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
     from tidings.flows import Flow
-    from tidings.positions import Positions
+    from tidings.positions import Position, Positions
     from tidings.wire.security import Security
 
 T = TypeVar("T")
@@ -37,6 +38,8 @@ DEFAULT_ADDRESS = "127.0.0.1:2181/tidings"
 # How long to wait for ZooKeeper: what a person waits for fails soon; what runs on may be started together with it.
 COMMAND_TIMEOUT_S = 3.0
 SERVICE_TIMEOUT_S = 10.0
+MAX_DATA_BYTES = 2**30  # of a back-up, or of a plan
+REFUSED_TIMEOUT_S = 1.0  # where nobody listens; who says how long to wait waits for one that starts
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The stream's name.", show_default=False)]
 
@@ -53,8 +56,8 @@ Timeout = Annotated[
     float, typer.Option(metavar="SECONDS", min=0.1, max=3600.0, help="How long to wait for ZooKeeper to answer.")
 ]
 Application = Annotated[str, typer.Argument(metavar="APP", help="The application's name.", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.", show_default=False)]
-JsonLines = Annotated[bool, typer.Option("--json", help="Print a JSON object a line.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="The same as --output json.", show_default=False)]
+JsonLines = Annotated[bool, typer.Option("--json", help="As --output json: an object a line.", show_default=False)]
 
 
 @contextlib.contextmanager
@@ -87,12 +90,19 @@ def connected(
     with connect(
         address,
         timeout=timeout,
+        refused_timeout=REFUSED_TIMEOUT_S if timeout == COMMAND_TIMEOUT_S else None,
         session_timeout=session_timeout,
         credentials=known,
         tls=tls_of_environment(),
         insecure=insecure or is_insecure(),
     ) as cluster:
         yield cluster
+
+
+def tell_of_nothing(cluster: Cluster) -> None:
+    """Say so if nothing was ever made at the address, which may be misspelt; not that a cluster has lost everything."""
+    if not cluster.coordination.is_there:
+        note(f"nothing was ever made at {cluster.coordination.address}: is that the right path?")
 
 
 def duration(text: str) -> int:
@@ -107,6 +117,29 @@ def size(text: str) -> int:
     from tidings.config.units import parse_size
 
     return _usage(parse_size, text)
+
+
+def moment(text: str) -> dt.datetime:
+    """An option's value as a time: one with its zone, or so long ago."""
+    return _usage(_parse_moment, text)
+
+
+def entry_number(text: str) -> int:
+    """An argument as the number of an entry in the audit.
+
+    >>> entry_number("1204")
+    1204
+    """
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise typer.BadParameter(f"{text!r} is no number of an entry: `tidings audit` lists them")
+    return int(text)
+
+
+def position(text: str) -> Position:
+    """An option's value as a position."""
+    from tidings.positions import Position
+
+    return _usage(Position.parse, text)
 
 
 def positions(text: str) -> Positions:
@@ -141,8 +174,8 @@ def flow(text: str) -> Flow:
 def flow_states(text: str) -> frozenset[str]:
     """An option's value as states of flows.
 
-    >>> sorted(flow_states("parked,failing"))
-    ['failing', 'parked']
+    >>> sorted(flow_states("failed,restarting"))
+    ['failed', 'restarting']
     """
     return _usage(_parse_states, text)
 
@@ -158,6 +191,18 @@ def existing_file(text: str) -> Path:
     """An option's value as a file that can be read."""
     _usage(read_file, text)
     return Path(text)
+
+
+def read_data(path: Path) -> bytes:
+    """What is in a file of data, which may be large, or a pipe."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_DATA_BYTES + 1)
+    except OSError as error:
+        raise refuse(f"{str(path)!r} cannot be read: {error.strerror or error}") from None
+    if len(content) > MAX_DATA_BYTES:
+        raise refuse(f"{str(path)!r} is too large: it has more than {MAX_DATA_BYTES // 2**30} GiB")
+    return content
 
 
 def secret_file(text: str) -> list[str]:
@@ -227,6 +272,23 @@ def _parse_start(text: str) -> str | dict[str, Any]:
     return check_start(value)
 
 
+def _parse_moment(text: str) -> dt.datetime:
+    from tidings.config.units import parse_duration
+
+    now = dt.datetime.now(dt.UTC)
+    try:
+        if text.startswith("P"):
+            return now - dt.timedelta(seconds=parse_duration(text))
+        found = dt.datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        found = now.replace(tzinfo=None)
+    if found.tzinfo is None:
+        raise InvalidOption(
+            f"{text!r} is no time: write one with its zone, as in 2026-01-01T00:00:00Z, or PT1H for an hour ago"
+        )
+    return found
+
+
 def _parse_states(text: str) -> frozenset[str]:
     from tidings.flows import FlowState
 
@@ -255,6 +317,24 @@ def _usage(parse: Callable[[str], T], text: str) -> T:
         raise typer.BadParameter(str(error)) from None
 
 
+Metrics = Annotated[
+    Any,
+    typer.Option(
+        metavar="[HOST:]PORT",
+        parser=listen_address,
+        help="Serve /metrics, /health/live and /health/ready there; the host is 127.0.0.1 unless it is named.",
+        show_default=False,
+    ),
+]
+ProgressTimeout = Annotated[
+    float,
+    typer.Option(
+        metavar="SECONDS",
+        min=1.0,
+        max=86400.0,
+        help="After how long /health/ready tells of a flow that has work and makes no progress.",
+    ),
+]
 SecretFile = Annotated[
     Any,
     typer.Option(

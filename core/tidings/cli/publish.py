@@ -16,6 +16,7 @@ from tidings.cli.jsonl import parse_line, read_lines
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Name, Timeout, ZooKeeper, connected
 from tidings.cli.output import console, emit, note
 from tidings.errors import InvalidOption, InvalidUpdate, TidingsError
+from tidings.texts import counted
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -151,8 +152,12 @@ class Publication:
             self._rows, self._bytes = [], 0
 
 
+def _told(published: int) -> str:
+    return f"{counted(published, 'update')} durable"
+
+
 def _durable(publication: Publication) -> str:
-    return f"{publication.published:,} update{'' if publication.published == 1 else 's'} durable"
+    return _told(publication.published)
 
 
 def _report(publication: Publication, json: bool, show: Callable[[], None]) -> None:
@@ -189,7 +194,7 @@ def _progress(descriptor: int) -> Iterator[Advance]:
 
     state = os.fstat(descriptor)
     size = state.st_size if stat.S_ISREG(state.st_mode) else None
-    columns = (BarColumn(), TextColumn("{task.fields[updates]:,} updates durable"), TimeElapsedColumn())
+    columns = (BarColumn(), TextColumn("{task.fields[durable]}"), TimeElapsedColumn())
     with Progress(*columns, console=console(stderr=True), transient=True) as progress:
-        task = progress.add_task("publish", total=size, updates=0)
-        yield lambda read, published: progress.update(task, completed=read, updates=published)
+        task = progress.add_task("publish", total=size, durable=_told(0))
+        yield lambda read, published: progress.update(task, completed=read, durable=_told(published))

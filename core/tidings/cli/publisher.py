@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidings.cli.options import (
     SERVICE_TIMEOUT_S,
+    Metrics,
+    ProgressTimeout,
     SecretFile,
     Timeout,
     ZooKeeper,
@@ -20,6 +23,9 @@ from tidings.cli.output import note, refuse
 from tidings.hosts import allow_hosts
 from tidings.runtime.limits import take_all_files
 from tidings.runtime.session import session
+
+if TYPE_CHECKING:
+    from tidings.publisher.publisher import Publisher
 
 EXAMPLES = """\b
 Examples:
@@ -107,6 +113,12 @@ def publisher_command(
             show_default=False,
         ),
     ] = False,
+    metrics: Metrics = None,
+    metrics_by_shard: Annotated[
+        bool,
+        typer.Option("--metrics-by-shard", help="Tell lags of each shard, which are many series.", show_default=False),
+    ] = False,
+    progress_timeout: ProgressTimeout = 60.0,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = SERVICE_TIMEOUT_S,
 ) -> None:
@@ -127,25 +139,42 @@ def publisher_command(
     logger.setLevel(min(logger.level, logging.INFO))  # what it takes and releases is what one wants to see
     take_all_files()
     allow_hosts((log_hosts or "").split(","))
-    with (
-        connected(
-            zookeeper,
-            timeout,
-            session_timeout=session_timeout,
-            credentials=known.credentials("publisher"),
-            insecure=insecure,
-        ) as cluster,
-        cluster.publisher(
-            session,
-            streams=chosen,
-            name=name,
-            replica=replica,
-            token_interval=token_interval,
-            listen=listen,
-            advertise=advertise,
-            security=known,
-        ) as publisher,
-    ):
+    publishers: list[Publisher] = []
+    with contextlib.ExitStack() as closing:
+        cluster = closing.enter_context(
+            connected(
+                zookeeper,
+                timeout,
+                session_timeout=session_timeout,
+                credentials=known.credentials("publisher"),
+                insecure=insecure,
+            )
+        )
+        if metrics is not None:
+            from tidings.publisher.metrics import serve
+
+            server = serve(
+                metrics,
+                cluster.coordination,
+                publishers,
+                by_shard=metrics_by_shard,
+                progress_timeout=progress_timeout,
+            )
+            closing.enter_context(server)  # to the end: what happens while flows are given away is seen
+            note(f"metrics are at http://{server.address}/metrics")
+        publisher = closing.enter_context(
+            cluster.publisher(
+                session,
+                streams=chosen,
+                name=name,
+                replica=replica,
+                token_interval=token_interval,
+                listen=listen,
+                advertise=advertise,
+                security=known,
+            )
+        )
+        publishers.append(publisher)
         note(f"publisher {publisher.name} of {cluster.address} listens on {publisher.address}; Ctrl-C stops it")
         if insecure and not known.secret:
             note(f"warning: whoever can reach {listen} gets every update")

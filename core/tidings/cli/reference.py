@@ -15,11 +15,13 @@ INTRODUCTION = """\
 
 Made from the commands' own help by `python -m tidings.cli.reference > docs/cli.md`.
 
-Results go to stdout, everything else to stderr. `--json` prints results for programs: one document, or, from
-`tidings streams tail`, one object a line. In a table `-` stands for what is not known or not there, in JSON `null`.
+Results go to stdout, everything else to stderr. `--output json` and `--output yaml` print results for programs: one
+document, or, from `tidings streams tail` and `tidings subscribe`, one an update. `--json` is short for the former. In a
+table `-` stands for what is not known or not there, in JSON and YAML `null`. With `NO_COLOR` set nothing is coloured.
 
-Where no ZooKeeper answers, a command says so after `--timeout` seconds: 3, or 10
-where it is a service: `run`, `subscribe`, `publisher` and `gateway`.
+Where no ZooKeeper answers, a command says so after `--timeout` seconds: 3, or 10 where it is a service: `up`, `run`,
+`subscribe`, `publisher`, `gateway` and `console`. Where nobody listens at its address, a command that is no service
+says so after 1 second, and ends; with --timeout it says so then, too, and waits for one that starts.
 
 | exit code | meaning |
 | --- | --- |
@@ -35,7 +37,7 @@ From Python, `tidings.cli.main(["streams", "list"])` runs a command and returns 
 
 def page() -> str:
     """The whole page."""
-    from tidings.cli import app
+    from tidings.cli.command import app
 
     sections = [f"## {' '.join(path)}\n\n```\n{_help(path)}```\n" for path in _commands(typer.main.get_command(app))]
     return "\n".join([INTRODUCTION, *sections])

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.kept_pipelines import KeptPipelines
-from tidings.cli.options import SERVICE_TIMEOUT_S, Json, Timeout, ZooKeeper, listen_address
-from tidings.cli.output import emit, note, print_table
+from tidings.cli.options import SERVICE_TIMEOUT_S, Json, Metrics, Timeout, ZooKeeper
+from tidings.cli.output import emit, note, print_table, warn
 from tidings.cli.project import project
 from tidings.cli.signals import signals
+from tidings.texts import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidings.cluster import Cluster
     from tidings.config.spec import Spec
     from tidings.pipelines.pipeline import Pipeline
     from tidings.pipelines.query import PipelineRun
@@ -51,15 +53,7 @@ def run_command(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, and start nothing.")] = False,
     once: Annotated[bool, typer.Option("--once", help="End when all that is there now is processed.")] = False,
-    metrics: Annotated[
-        Any,
-        typer.Option(
-            metavar="[HOST:]PORT",
-            parser=listen_address,
-            help="Serve /metrics, /health/live and /health/ready there; the host is 127.0.0.1 unless it is named.",
-            show_default=False,
-        ),
-    ] = None,
+    metrics: Metrics = None,
     session_timeout: Annotated[
         float,
         typer.Option(
@@ -86,14 +80,20 @@ def run_command(
     with project(path, zookeeper, timeout, session_timeout=session_timeout) as (spec, cluster):
         pipelines = plan(spec, cluster, choose(spec, pipeline))
         if dry_run:
-            _print_plan(spec, pipelines, json)
+            _print_plan(spec, pipelines, cluster, json)
             return
-        code = _run(pipelines, once=once, metrics=metrics, quiet=quiet, json=json)
+        code = _run(cluster, pipelines, once=once, metrics=metrics, quiet=quiet, json=json)
     if code:
         raise typer.Exit(code)
 
 
-def _print_plan(spec: Spec, pipelines: Sequence[Pipeline], json: bool) -> None:
+def _print_plan(spec: Spec, pipelines: Sequence[Pipeline], cluster: Cluster, json: bool) -> None:
+    from tidings.coordination.pipeline_lock import lock_holder
+
+    held = {one.name: lock_holder(cluster.coordination, one.name) for one in pipelines}
+    for name, holder in held.items():
+        if holder is not None:
+            warn(f"pipeline {name!r} is run by {holder} now: it can be run here once that one has ended")
     rows = [
         {
             "pipeline": one.name,
@@ -101,20 +101,32 @@ def _print_plan(spec: Spec, pipelines: Sequence[Pipeline], json: bool) -> None:
             "stage": spec.pipelines[one.name].stage,
             "output": one.output.name if one.output else None,
             "folder": str(one.folder),
+            "held_by": held[one.name],
         }
         for one in pipelines
     ]
 
     def show() -> None:
-        cells = [[", ".join(cell) if isinstance(cell, list) else cell for cell in row.values()] for row in rows]
+        shown = [list(row.values())[:5] for row in rows]
+        cells = [[", ".join(cell) if isinstance(cell, list) else cell for cell in row] for row in shown]
         print_table(["PIPELINE", "INPUT", "STAGE", "OUTPUT", "FOLDER"], cells)
-        note(f"{len(rows)} ready to run; nothing was started (--dry-run)")
+        ready = sum(holder is None for holder in held.values())
+        note(f"{ready} ready to run; nothing was started (--dry-run)")
 
     emit({"file": str(spec.path), "pipelines": rows}, json, show)
 
 
-def _run(pipelines: Sequence[Pipeline], *, once: bool, metrics: tuple[str, int] | None, quiet: bool, json: bool) -> int:
+def _run(
+    cluster: Cluster,
+    pipelines: Sequence[Pipeline],
+    *,
+    once: bool,
+    metrics: tuple[str, int] | None,
+    quiet: bool,
+    json: bool,
+) -> int:
     from tidings.cli.progress import showing
+    from tidings.coordination.health import ZooKeeperCollector
     from tidings.metrics import MetricsServer
     from tidings.pipelines.check import waves
     from tidings.pipelines.metrics import PipelineCollector, unready
@@ -123,7 +135,8 @@ def _run(pipelines: Sequence[Pipeline], *, once: bool, metrics: tuple[str, int] 
     with contextlib.ExitStack() as closing:
         if metrics is not None:
             names = [one.name for one in pipelines]
-            server = MetricsServer(*metrics, [PipelineCollector(runs)], lambda: unready(runs, names))
+            collectors = [PipelineCollector(runs), ZooKeeperCollector([cluster.coordination])]
+            server = MetricsServer(*metrics, collectors, lambda: unready(runs, names))
             closing.enter_context(server)
             note(f"metrics are at http://{server.address}/metrics")
         spark = closing.enter_context(_session())
@@ -159,7 +172,7 @@ def _stop(runs: Sequence[PipelineRun]) -> None:
 
 def _report(runs: dict[str, PipelineRun], failures: dict[str, str], *, quiet: bool, json: bool) -> None:
     found = {name: run.progress for name, run in runs.items()}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "pipeline": name,
             "batches": found[name].batches if name in found else 0,
@@ -174,7 +187,7 @@ def _report(runs: dict[str, PipelineRun], failures: dict[str, str], *, quiet: bo
     def show() -> None:
         for row in rows:
             if row["error"] is None and not quiet:
-                note(f"{row['pipeline']}: {row['updates_in']:,} updates in, {row['updates_out']:,} out")
+                note(f"{row['pipeline']}: {counted(row['updates_in'], 'update')} in, {row['updates_out']:,} out")
 
     emit(rows, json, show)
 

@@ -6,8 +6,8 @@ import contextlib
 import signal
 import threading
 from collections.abc import Iterator
-from types import FrameType
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 
 class Ending:
@@ -25,6 +25,33 @@ class Ending:
     def wait(self, seconds: float) -> None:
         """Wait for so long, or until the end is asked for."""
         self._asked.wait(seconds)
+
+
+class SignalCount:
+    """Counts the signals that ask for the end while its block runs; none of them interrupts anything."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        self.count = 0
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def hurried(self) -> bool:
+        """Whether the end was asked for more than once."""
+        return self.count > 1
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.first, self.count = self.first or number, self.count + 1
 
 
 @contextlib.contextmanager

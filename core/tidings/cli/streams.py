@@ -21,16 +21,20 @@ from tidings.cli.options import (
     key_values,
     logs,
     size,
+    tell_of_nothing,
 )
 from tidings.cli.output import emit, note, print_fields, print_table, refuse, warn
 from tidings.cli.publish import EXAMPLES as PUBLISH_EXAMPLES
 from tidings.cli.publish import publish_command
 from tidings.cli.shard_bounds import Held, held, total
+from tidings.cli.snapshot import EXAMPLES as SNAPSHOT_EXAMPLES
+from tidings.cli.snapshot import sentence, snapshot_command
 from tidings.cli.tail import EXAMPLES as TAIL_EXAMPLES
 from tidings.cli.tail import tail_command
 from tidings.cli.truncate import EXAMPLES as TRUNCATE_EXAMPLES
 from tidings.cli.truncate import truncate_command
 from tidings.errors import InvalidOption, TidingsError
+from tidings.texts import counted
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -46,6 +50,8 @@ def list_command(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT
     """List the streams of the cluster."""
     with connected(zookeeper, timeout) as cluster:
         definitions = [stream.definition for stream in cluster.streams()]
+        if not definitions:
+            tell_of_nothing(cluster)
     _list(definitions, json)
 
 
@@ -114,7 +120,7 @@ def create_command(
     With several logs it is a family: a stream for each, called NAME.<name of the log>. An application that reads the
     family reads them all, also those that are added later.
     """
-    from tidings.logs import resolve_log
+    from tidings.log_opening import resolve_log
 
     places = {key: resolve_log(where, Path.cwd()) for key, where in logs(log).items()}
     given: dict[str, Any] = {
@@ -136,7 +142,7 @@ def create_command(
 
 def _tell_made(streams: list[StreamDefinition]) -> None:
     for one in streams:
-        note(f"stream {one.name!r} has {one.shards} shards in {one.log}")
+        note(f"stream {one.name!r} has {counted(one.shards, 'shard')} in {one.log}")
 
 
 @streams.command("describe", short_help="Show a stream, and what its log holds of each shard.")
@@ -146,10 +152,17 @@ def describe_command(
     """Show a stream's definition, and what its log holds of each shard, what was collected included.
 
     FLOOR is the first update that is held, HEAD the newest; `-` stands where there is none, or it is not known. Of a
-    family its streams are listed.
+    family its streams are listed. Of a stream that tails a database it is shown how
+    much of its log is kept for the stream's sake, for which flow, and how the newest snapshot on demand stands.
     """
+    from tidings.flow_status import read_records
+    from tidings.retention import retained_by, size_text
+    from tidings.snapshots import snapshot_status
+
     with connected(zookeeper, timeout) as cluster:
         stream, *others = cluster.streams_named(name)
+        snapshot = snapshot_status(cluster, name) if stream.name == name else None
+        markers = {flow: one.datamarker for flow, one in read_records(cluster, stream=name).items()}
     if stream.name != name:
         _list([stream.definition, *(other.definition for other in others)], json)
         return
@@ -165,6 +178,17 @@ def describe_command(
     definition = stream.definition.to_json()
 
     fields = {**definition, "updates_held": total(shards)}
+    kept = None
+    if problem is None:
+        kept = retained_by(stream.log, {flow: one.position for flow, one in markers.items() if one is not None})
+    if kept is not None:
+        fields |= {"retained": size_text(kept.bytes), "retained_for": str(kept.flow)}
+        fields |= {"retained_room": None if kept.room is None else size_text(max(0, kept.room))}
+        fields |= {"retained_status": kept.status} if kept.status else {}
+        definition["retained"] = kept.to_json()
+    if snapshot is not None:
+        fields["newest_snapshot"] = sentence(snapshot)
+        definition["newest_snapshot"] = snapshot.to_json()
     if problem is None and isinstance(stream.log, CollectableLog):
         sizes = stream.log.sizes()
         fields |= {"updates_held": sizes.updates, "collected": sizes.collected}
@@ -209,7 +233,7 @@ def move_command(
     What a datastore is known by was noted when the stream was made and while it was read, so the old address need not
     answer any more.
     """
-    from tidings.logs import resolve_log
+    from tidings.log_opening import resolve_log
 
     if log is None and not replica:
         raise refuse("nothing is to be moved: say where the log is now, by --log or --replica")
@@ -248,7 +272,7 @@ def drop_command(
         readers = _readers(cluster, found)
         if readers and not force:
             raise InvalidOption(
-                f"stream {name!r} is read by {', '.join(readers)}: drop or change these first, or add --force"
+                f"stream {name!r} is used by {', '.join(readers)}: drop or change these first, or add --force"
             )
         what = f"stream {name!r}" if found[0].name == name else f"{', '.join(one.name for one in found)}"
         loss = f"with all updates in {log}" if purge else f"and leave what is in {log}"
@@ -262,16 +286,19 @@ def drop_command(
 
 
 def _readers(cluster: Cluster, dropped: list[StreamDefinition]) -> list[str]:
-    """The applications that read one of these streams, and how many of their flows run."""
+    """The applications that read one of these streams, with how many of their flows run, or keep failures in one."""
     from tidings.flow_status import read_records
     from tidings.stream_definition import streams_by_name
 
     names = {one.name for one in dropped}
     by_name = streams_by_name(dropped)
-    reading = [one.name for one in cluster.applications() if set(one.reads(by_name)) & names]
+    applications = cluster.applications()
+    reading = [one.name for one in applications if set(one.reads(by_name)) & names]
+    keeping = [one.name for one in applications if one.dead_letters in names]
     flows = read_records(cluster)
     held = Counter(flow.application for flow, record in flows.items() if flow.stream in names and record.owner)
-    return [f"application {name!r} ({held[name]:,} flows are owned)" for name in reading]
+    owned = [f"application {name!r} ({counted(held[name], 'flow is', 'flows are')} owned)" for name in reading]
+    return owned + [f"application {name!r} (for its failures)" for name in keeping]
 
 
 @streams.command("collect", short_help="Publish a gc event: what it matches may be collected.")
@@ -292,26 +319,37 @@ def collect_command(
     The stream takes it if `events` is among its policies. Nothing goes before `tidings gc run`, or the stage `collect`;
     but what was published cannot be taken back.
     """
+    from tidings.audit import recorded
     from tidings.collection import preview
 
     with connected(zookeeper, timeout) as cluster:
         stream = cluster.stream(name)
-    found = preview(stream.definition, stream.log, predicate)
-    for warning in found.warnings:
-        note(f"warning: {warning}")
-    if dry_run:
-        value = {"stream": name, "predicate": predicate, "matching": found.matching}
-        emit(value, json, lambda: note(f"{found.matching:,} updates match; nothing was published (--dry-run)"))
-        return
-    with stream.producer() as producer:
-        positions = producer.collect(predicate).result()
+        found = preview(stream.definition, stream.log, predicate)
+        for warning in found.warnings:
+            note(f"warning: {warning}")
+        if dry_run:
+            value = {"stream": name, "predicate": predicate, "matching": found.matching}
+            match = counted(found.matching, "update matches", "updates match")
+            emit(value, json, lambda: note(f"{match}; nothing was published (--dry-run)"))
+            return
+        said = {"collects": predicate}
+        # Who may write to a stream may do it, and need be no operator.
+        with (
+            recorded(cluster.coordination, "streams collect", [name], after=said, required=False),
+            stream.producer() as producer,
+        ):
+            positions = producer.collect(predicate).result()
+    where = "the shard" if stream.shards == 1 else f"all {stream.shards:,} shards"
     emit(
         {"stream": name, "predicate": predicate, "positions": positions.to_json()},
         json,
-        lambda: note(f"gc events are in all {stream.shards} shards of {name!r}; `tidings gc run {name}` collects"),
+        lambda: note(f"gc events are in {where} of {name!r}; `tidings gc run {name}` collects"),
     )
 
 
 streams.command("publish", epilog=PUBLISH_EXAMPLES)(publish_command)
 streams.command("tail", epilog=TAIL_EXAMPLES)(tail_command)
+streams.command("snapshot", short_help="Send the rows that tables have now to applications.", epilog=SNAPSHOT_EXAMPLES)(
+    snapshot_command
+)
 streams.command("truncate", epilog=TRUNCATE_EXAMPLES)(truncate_command)

@@ -18,6 +18,8 @@ from tidings.cli.options import (
     Application,
     ApplicationKey,
     JsonLines,
+    Metrics,
+    ProgressTimeout,
     Timeout,
     ZooKeeper,
     connected,
@@ -25,9 +27,10 @@ from tidings.cli.options import (
     subscriber_security,
 )
 from tidings.cli.output import note, refuse
-from tidings.cli.tail import check_reader, json_line, text_line
+from tidings.cli.tail import check_reader, json_line, printed_line
 from tidings.errors import TidingsError
 from tidings.identity.environment import APPLICATION_KEY, CREDENTIALS, SECRET
+from tidings.texts import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from tidings.datamarkers import Datamarker
     from tidings.flows import Flow
     from tidings.positions import Position
+    from tidings.subscriber.subscriber import Subscriber
     from tidings.updates import Update
 
 EXAMPLES = """\b
@@ -99,13 +103,16 @@ def subscribe_command(
     tls_key: Annotated[
         Any, typer.Option(metavar="FILE", parser=existing_file, help="The certificate's key.", show_default=False)
     ] = None,
+    metrics: Metrics = None,
+    progress_timeout: ProgressTimeout = 60.0,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = SERVICE_TIMEOUT_S,
 ) -> None:
     """Subscribe as one instance of an application, and print its updates as they come. Ctrl-C ends it.
 
-    Updates that are lost to the log or skipped for their age are told on stderr. What was printed but not yet
-    acknowledged comes again, to this application's next subscriber: at the end of --limit too, if it cuts a batch.
+    Updates that are lost to the log, or skipped for their age or by an operator, are told on stderr. What was printed
+    but not yet acknowledged comes again, to this application's next subscriber: at the end of --limit too, if it cuts a
+    batch.
 
     A command that fails is run again with the same batch, a few times; then the flow is parked, where
     `tidings flows list` shows it. It finds TIDINGS_APPLICATION, TIDINGS_STREAM, TIDINGS_SHARD and TIDINGS_EPOCH in its
@@ -117,12 +124,20 @@ def subscribe_command(
         raise refuse("--json is about printing, and --exec prints nothing: a command always gets JSON")
     known = subscriber_security(application_key, certificate=tls_certificate, key=tls_key, authority=tls_authority)
     options = {"id": id, "capacity": capacity, "security": known}
-    line = json_line if json or command is not None else text_line
+    line = json_line if command is not None else printed_line(json)
     handler = _BatchSink(application, line, command, limit)
-    with (
-        connected(zookeeper, timeout, credentials=known.credentials()) as cluster,
-        cluster.subscribe(application, handler, **options) as subscriber,
-    ):
+    subscribers: list[Subscriber] = []
+    with contextlib.ExitStack() as closing:
+        cluster = closing.enter_context(connected(zookeeper, timeout, credentials=known.credentials()))
+        if metrics is not None:
+            from tidings.subscriber.metrics import serve
+
+            server = serve(metrics, cluster.coordination, subscribers, progress_timeout=progress_timeout)
+            closing.enter_context(server)
+            note(f"metrics are at http://{server.address}/metrics")
+        handler.realtime = cluster.application(application).mode == "realtime"
+        subscriber = closing.enter_context(cluster.subscribe(application, handler, **options))
+        subscribers.append(subscriber)
         note(f"subscriber {subscriber.id} of {application!r} runs; Ctrl-C ends it")
         try:
             while not handler.ended.wait(1.0):
@@ -155,6 +170,8 @@ class _BatchSink:
         self.acknowledged = threading.Event()
         """All that can be acknowledged after that is."""
         self.error: BaseException | None = None
+        self.realtime = False
+        """Whether updates may be too old for the application."""
         self._application = application
         self._line = line
         self._command = command
@@ -198,8 +215,9 @@ class _BatchSink:
         note(f"lost: {flow}: {_place(first)} to {_place(last)}")
 
     def on_skipped(self, flow: Flow, count: int) -> None:
-        """These were too old."""
-        note(f"skipped: {flow}: {count:,} {'update' if count == 1 else 'updates'}, too old")
+        """These were left out: for their age, or in an application that gets all by the word of an operator."""
+        why = "too old" if self.realtime else "skipped by an operator"
+        note(f"skipped: {flow}: {counted(count, 'update')}, {why}")
 
     def stop(self) -> None:
         """Take nothing more, and end the command that runs: its batch comes again."""

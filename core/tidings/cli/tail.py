@@ -5,17 +5,17 @@ from __future__ import annotations
 import base64
 import datetime as dt
 import errno
-import json as jsonlib
+import functools
 import select
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidings.cli.options import COMMAND_TIMEOUT_S, JsonLines, Name, Timeout, ZooKeeper, connected, positions, shard_set
-from tidings.cli.output import UNKNOWN, note, speaks_utf8
+from tidings.cli.output import UNKNOWN, chosen_format, document, note
 from tidings.errors import InvalidOption, PositionsLost
 from tidings.texts import printable
 
@@ -77,10 +77,10 @@ def tail_command(
         stream = cluster.stream(name)
     if shards is not None and max(shards) >= stream.shards:
         raise InvalidOption(f"stream {name!r} has shards 0 to {stream.shards - 1}, not {max(shards)}")
-    line = json_line if json else text_line
+    line = printed_line(json)
     try:
         for batch in _batches(stream.log, start, shards, limit, follow):
-            sys.stdout.write("".join(f"{line(update)}\n" for update in batch))
+            sys.stdout.write("".join(f"{line(update, None)}\n" for update in batch))
             sys.stdout.flush()
     except PositionsLost as error:
         for shard, (first, last) in sorted(error.lost.items()):
@@ -165,8 +165,16 @@ def text_line(update: Update, stream: str | None = None) -> str:
     return "  ".join(parts)
 
 
-def json_line(update: Update, stream: str | None = None) -> str:
-    """The update as `tidings streams publish` takes it, with the name of its stream where there is more than one."""
+def printed_line(json: bool) -> Callable[[Update, str | None], str]:
+    """How this command prints an update: for people, or for programs in the format that was chosen."""
+    return functools.partial(json_line, format=chosen_format()) if json else text_line
+
+
+def json_line(update: Update, stream: str | None = None, *, format: str = "json") -> str:
+    """The update for programs, with the name of its stream where there is more than one.
+
+    As JSON, `tidings streams publish` takes it.
+    """
     from tidings.updates import SCHEMA
 
     value: dict[str, Any] = {} if stream is None else {"stream": stream}
@@ -177,7 +185,7 @@ def json_line(update: Update, stream: str | None = None) -> str:
         value["payload_base64"] = base64.b64encode(payload).decode()
     else:
         value["payload"] = text
-    return jsonlib.dumps({**value, "time": _time(update.time)}, ensure_ascii=not speaks_utf8())
+    return document({**value, "time": _time(update.time)}, format).removesuffix("\n")
 
 
 def _decoded(payload: bytes) -> str | None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Name, Timeout, ZooKeeper, connected, duration, positions, size
-from tidings.cli.output import cell, emit, note, print_table, refuse
+from tidings.cli.output import emit, note, print_table, refuse
 from tidings.cli.shard_bounds import Held, held, held_in, total
 from tidings.errors import InvalidPosition
+from tidings.texts import counted
 
 if TYPE_CHECKING:
+    from tidings.audit import OpenEntry
+    from tidings.cluster import Cluster
     from tidings.positions import Positions
 
 EXAMPLES = """\b
@@ -68,18 +72,31 @@ def truncate_command(
     if dry_run == execute:
         raise refuse("truncate takes either --dry-run, to see what would go, or --execute, to let go of it")
     with connected(zookeeper, timeout) as cluster:
-        stream = cluster.stream(name)
-    log = stream.writable_log
-    was = held(log)
-    if before is not None:
-        _check_before(before, was)
-    if before is not None:
-        now = log.truncate(before, dry_run=dry_run)
-    else:
-        now = log.retain(max_age=older_than, max_bytes=larger_than, dry_run=dry_run)
-    then = held(log) if execute else held_in(now, dense=True)
+        log = cluster.stream(name).writable_log
+        was = held(log)
+        if before is not None:
+            _check_before(before, was)
+        with _recorded(cluster, name, was) if execute else contextlib.nullcontext() as entry:
+            if before is not None:
+                now = log.truncate(before, dry_run=dry_run)
+            else:
+                now = log.retain(max_age=older_than, max_bytes=larger_than, dry_run=dry_run)
+            then = held(log) if execute else held_in(now, dense=True)
+            if entry is not None:
+                entry.after = _floors(then)
     value = {"stream": name, "executed": execute, "before": was, "after": then}
     emit(value, json, lambda: _print(was, then, execute))
+
+
+def _recorded(cluster: Cluster, name: str, was: list[Held]) -> contextlib.AbstractContextManager[OpenEntry]:
+    """Who may write to a log may truncate it, and need be no operator."""
+    from tidings.audit import recorded
+
+    return recorded(cluster.coordination, "streams truncate", [name], before=_floors(was), required=False)
+
+
+def _floors(shards: list[Held]) -> dict[str, Any]:
+    return {"updates": total(shards), "floors": {str(shard["shard"]): shard["floor"] for shard in shards}}
 
 
 def _check_before(before: Positions, shards: list[Held]) -> None:
@@ -100,7 +117,9 @@ def _print(was: list[Held], now: list[Held], executed: bool) -> None:
         for old, new in zip(was, now, strict=True)
     ]
     print_table(["SHARD", "FLOOR BEFORE", "FLOOR AFTER", "HEAD", "UPDATES BEFORE", "UPDATES AFTER"], rows)
+    before, after = total(was) or 0, total(now) or 0  # of a log of our own, which knows it
     if executed:
-        note(f"{cell(total(was))} updates were held, {cell(total(now))} are held now")
+        note(f"{counted(before, 'update was', 'updates were')} held, {counted(after, 'is', 'are')} held now")
     else:
-        note(f"{cell(total(was))} updates are held, {cell(total(now))} would be; nothing was let go of (--dry-run)")
+        held_now = counted(before, "update is", "updates are")
+        note(f"{held_now} held, {after:,} would be; nothing was let go of (--dry-run)")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json as texts
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import typer
 
-from tidings.cli.output import console, make_table, note
+from tidings.cli.output import console, document, make_table, note
 from tidings.errors import TidingsError
 
 INTERVAL_S = 2.0
@@ -46,7 +45,7 @@ def show_again_and_again(look: Callable[[], Listing], spare: Sequence[str], *, j
                 if live:
                     live.update(table, refresh=True)
                 elif json:
-                    typer.echo(texts.dumps(found.json))
+                    typer.echo(document(found.json), nl=False)
                 else:
                     screen.print(table)
             time.sleep(INTERVAL_S)

@@ -32,7 +32,7 @@ from tidings.coordination.session import split_address
 from tidings.errors import InvalidConfig, InvalidOption, TidingsError
 from tidings.filters import parse as parse_filter
 from tidings.log_checks import check_claims
-from tidings.logs import resolve_log
+from tidings.log_opening import resolve_log
 from tidings.names import check_name
 from tidings.stream_definition import DEFAULT_SHARDS, MAX_SHARDS, StreamDefinition
 from tidings.stream_definition import split_address as split_log

@@ -11,7 +11,8 @@ from kazoo.security import ACL
 
 from tidings.coordination.membership import make_room
 from tidings.coordination.roles import ACCESS, AccessRules, rights_at, top_places
-from tidings.coordination.zookeeper import Coordination, encode
+from tidings.coordination.values import encode
+from tidings.coordination.zookeeper import Coordination
 from tidings.errors import InvalidOption
 
 Parts = tuple[str, ...]

@@ -15,11 +15,13 @@ from collections.abc import Callable
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import TidingsError
 
+RENEWALS = 3  # in a session's time-out
 VALID_RATIO = 0.9  # of a session's time-out; the rest is for clocks that do not run alike
 
 
 class Lease:
-    """Renewed in the background, four times in a session's time-out. Close it to end that."""
+    """Renewed in the background, three times in a session's time-out, which is as often as kazoo tells that the session
+    lives if nothing else is said. Close it to end that."""
 
     def __init__(self, coordination: Coordination, clock: Callable[[], float] = time.monotonic) -> None:
         self._coordination = coordination
@@ -29,6 +31,11 @@ class Lease:
         self._renew()
         self._thread = threading.Thread(target=self._run, name="tidings-lease", daemon=True)
         self._thread.start()
+
+    @property
+    def thread(self) -> threading.Thread:
+        """The thread that renews it."""
+        return self._thread
 
     def valid(self) -> bool:
         """Whether the session is alive for certain."""
@@ -44,7 +51,7 @@ class Lease:
         self.void()
 
     def _run(self) -> None:
-        while not self._stopped.wait(self._coordination.session_timeout / 4):
+        while not self._stopped.wait(self._coordination.session_timeout / RENEWALS):
             try:
                 self._renew()
             except TidingsError:

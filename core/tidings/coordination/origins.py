@@ -17,7 +17,8 @@ from typing import Any
 
 from kazoo.exceptions import NodeExistsError, NoNodeError
 
-from tidings.coordination.zookeeper import Coordination, encode
+from tidings.coordination.values import encode
+from tidings.coordination.zookeeper import Coordination
 from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition
 

@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import os
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from kazoo.protocol.states import KazooState
@@ -13,6 +14,14 @@ from kazoo.protocol.states import KazooState
 from tidings.coordination.lease import Lease
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import PipelineHeld, TidingsError
+
+PIPELINES = "pipelines"
+
+
+def lock_holder(coordination: Coordination, pipeline: str) -> str | None:
+    """Who runs a pipeline, as a sentence has it; None if nobody does."""
+    holder = coordination.read(PIPELINES, pipeline)
+    return None if holder is None else f"process {holder.get('pid')} on {holder.get('host')}"
 
 
 class PipelineLock:
@@ -23,8 +32,10 @@ class PipelineLock:
 
     def __init__(self, coordination: Coordination, pipeline: str) -> None:
         self._coordination = coordination
-        self._place = ("pipelines", pipeline)
+        self._place = (PIPELINES, pipeline)
         self._lost = False
+        self._mine: dict[str, Any] = {}
+        self._told: dict[str, Any] = {}
         self._lease = Lease(coordination)
         coordination.client.add_listener(self._on_state)
         try:
@@ -45,8 +56,15 @@ class PipelineLock:
                 self._coordination.release(*self._place)
         self._lost = True
 
+    def tell(self, about: Mapping[str, Any]) -> None:
+        """Say how the run goes on, where operators see who has the lock; if that cannot be, it is left unsaid."""
+        told = {**self._mine, **about}
+        with contextlib.suppress(TidingsError):
+            if self.valid() and self._coordination.replace(told, self._told, *self._place):
+                self._told = told
+
     def _take(self) -> None:
-        mine = {
+        self._mine = self._told = mine = {
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "since": dt.datetime.now(dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),

@@ -30,7 +30,7 @@ from kazoo.hosts import collect_hosts
 from kazoo.protocol.serialization import Auth, Connect
 from kazoo.protocol.states import KazooState
 
-from tidings.coordination.tls import TlsHandler, ZooKeeperTls
+from tidings.coordination.tls import NotingHandler, TlsHandler, ZooKeeperTls
 from tidings.errors import CoordinationDenied, CoordinationUnavailable, InvalidName, InvalidOption
 from tidings.hosts import is_loopback
 from tidings.identity.credentials import ANONYMOUS, Credentials
@@ -40,6 +40,7 @@ _ADDRESS = re.compile(r"(?P<hosts>[^/,\s]+:\d+(,[^/,\s]+:\d+)*)(?P<root>(/[^/\s]
 
 # By kazoo's own rule a server that was away for a minute would be tried again a minute after it is back, or later.
 RECONNECT = {"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 2.0}
+REFUSED_TOLD_S = 1.0  # after which it is told that nobody listens, though one that starts is waited for
 
 logger = logging.getLogger(__name__)
 
@@ -81,9 +82,11 @@ def _is_known_to_kazoo(hosts: str) -> bool:
 class ZooKeeperSession:
     """A session with ZooKeeper.
 
-    `timeout` is how long to wait for ZooKeeper at first; `session_timeout` is how long ZooKeeper waits for this process
-    before it lets go of what the process holds. `credentials` say who we are. Without any, only a ZooKeeper of this
-    machine is connected to, unless `insecure` says that more is meant.
+    `timeout` is how long to wait for ZooKeeper at first, `refused_timeout` how long if nobody listens at its addresses:
+    a server that starts would listen soon. Where the latter is not said, it is logged soon that nobody listens.
+    `session_timeout` is how long ZooKeeper waits for this process before it lets go of what the process holds.
+    `credentials` say who we are. Without any, only a ZooKeeper of this machine is connected to, unless `insecure` says
+    that more is meant.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class ZooKeeperSession:
         address: str,
         *,
         timeout: float = 10.0,
+        refused_timeout: float | None = None,
         session_timeout: float = 10.0,
         credentials: Credentials = ANONYMOUS,
         tls: ZooKeeperTls | None = None,
@@ -103,7 +107,7 @@ class ZooKeeperSession:
         self._check_place(insecure)
         self.session_timeout = session_timeout
         """Seconds; once a session is there, what ZooKeeper has granted, which may be less than was asked for."""
-        handler = TlsHandler(tls) if tls else None
+        handler = TlsHandler(tls) if tls else NotingHandler()
         self._client = KazooClient(
             hosts=self.hosts,
             timeout=session_timeout,
@@ -114,22 +118,20 @@ class ZooKeeperSession:
         )
         self._note_granted_timeout()
         self._away_since: float | None = None
+        self.reconnects = self.expired = 0
+        """How often ZooKeeper came back, and how often the session was over by then."""
         self._client.add_listener(self._tell_of_absence)
-        self._client.start_async().wait(timeout)
+        started = self._client.start_async()
+        soon = min(timeout, REFUSED_TOLD_S if refused_timeout is None else refused_timeout)
+        started.wait(soon)
+        if not self._client.connected and soon < timeout and (refused_timeout is None or not handler.refused):
+            if handler.refused:
+                logger.warning("%s: it is waited for, up to %g s", self._refusal("or start one"), timeout)
+            started.wait(timeout - soon)
         if not self._client.connected:
             # A server that takes the connection and says nothing keeps kazoo for a session's time-out, but not us.
-            closing = threading.Thread(target=self._give_up, name="tidings-give-up", daemon=True)
-            closing.start()
-            closing.join(1.0)
-            raise CoordinationUnavailable(
-                (handler.trouble if handler else None)
-                or f"no ZooKeeper answers at {self.hosts} within {timeout:g} s; check the address, or "
-                + (
-                    "whether it wants a certificate of ours (TIDINGS_ZOOKEEPER_CERTIFICATE)"
-                    if handler
-                    else "whether it speaks TLS (TIDINGS_ZOOKEEPER_AUTHORITY), or start one with `tidings zookeeper`"
-                )
-            )
+            threading.Thread(target=self._give_up, name="tidings-give-up", daemon=True).start()
+            raise CoordinationUnavailable(self._no_answer(handler, timeout))
         try:
             self._begin()
         except BaseException:
@@ -140,6 +142,12 @@ class ZooKeeperSession:
     def client(self) -> KazooClient:
         """The kazoo client, for recipes; paths given to it start with `root`."""
         return self._client
+
+    @property
+    def away_seconds(self) -> float:
+        """How long ZooKeeper has been away; 0 while it is there."""
+        since = self._away_since
+        return 0.0 if since is None else time.monotonic() - since
 
     @property
     def afterlife(self) -> float:
@@ -179,6 +187,18 @@ class ZooKeeperSession:
                 self.hosts,
             )
 
+    def _refusal(self, start: str) -> str:
+        told = f"no ZooKeeper answers at {self.hosts}: nobody listens there; check the address, "
+        return f"{told}{start} with `tidings zookeeper`"
+
+    def _no_answer(self, handler: NotingHandler, timeout: float) -> str:
+        if handler.refused:
+            return f"{self._refusal('start one')}, or wait for one that starts, by --timeout"
+        told = f"no ZooKeeper answers at {self.hosts} within {timeout:g} s; check the address, or "
+        if isinstance(handler, TlsHandler):
+            return handler.trouble or f"{told}whether it wants a certificate of ours (TIDINGS_ZOOKEEPER_CERTIFICATE)"
+        return f"{told}whether it speaks TLS (TIDINGS_ZOOKEEPER_AUTHORITY), or start one with `tidings zookeeper`"
+
     def _begin(self) -> None:
         """What is asked first."""
 
@@ -190,11 +210,14 @@ class ZooKeeperSession:
         """Log once that ZooKeeper is away, and once that it is back."""
         if state == KazooState.CONNECTED:
             if self._away_since is not None:
+                self.reconnects += 1
                 logger.warning("ZooKeeper at %s is back after %.1f s", self.hosts, time.monotonic() - self._away_since)
             self._away_since = None
         elif self._away_since is None:
             self._away_since = time.monotonic()
             logger.warning("ZooKeeper at %s is away", self.hosts)
+        if state == KazooState.LOST:
+            self.expired += 1
 
     def _note_granted_timeout(self) -> None:
         """Note the session's time-out as ZooKeeper grants it, each time, before anyone hears of the connection.
@@ -213,16 +236,19 @@ class ZooKeeperSession:
 
         connection._invoke = noting
 
+    def _forbidden(self) -> CoordinationDenied:
+        return CoordinationDenied(
+            f"ZooKeeper at {self.hosts} does not permit that below {self.root} to us ({self.credentials.role}); "
+            "check the credentials"
+        )
+
     @contextlib.contextmanager
     def translating_errors(self) -> Iterator[None]:
         """Turn kazoo's errors into ours."""
         try:
             yield
         except (NoAuthError, AuthFailedError):
-            raise CoordinationDenied(
-                f"ZooKeeper at {self.hosts} does not permit that below {self.root} to us ({self.credentials.role}); "
-                "check the credentials"
-            ) from None
+            raise self._forbidden() from None
         except BadArgumentsError:
             raise InvalidName(
                 f"ZooKeeper at {self.hosts} does not take such a name; use printable characters"

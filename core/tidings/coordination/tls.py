@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kazoo.handlers.threading import SequentialThreadingHandler
-
+from tidings.coordination.polling import PollingHandler
 from tidings.errors import InvalidOption
 from tidings.identity.environment import file_in
 
@@ -55,7 +54,33 @@ def tls_of_environment() -> ZooKeeperTls | None:
     return ZooKeeperTls(authority, certificate, key) if authority else None
 
 
-class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
+class NotingHandler(PollingHandler):
+    """How kazoo connects, with a note of who refuses it: kazoo only tries again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._refused: dict[Any, bool] = {}
+
+    @property
+    def refused(self) -> bool:
+        """Whether nobody listens at any of the addresses, as far as they were tried."""
+        return bool(self._refused) and all(self._refused.values())
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """A connection to a server."""
+        try:
+            made = self._connection(*args, **kwargs)
+        except OSError as error:
+            self._refused[kwargs["address"]] = isinstance(error, ConnectionRefusedError)
+            raise
+        self._refused[kwargs["address"]] = False
+        return made
+
+    def _connection(self, *args: Any, **kwargs: Any) -> Any:
+        return super().create_connection(*args, **kwargs)
+
+
+class TlsHandler(NotingHandler):
     """How kazoo connects by TLS. By itself it would trust every authority that the machine does, beside ours."""
 
     def __init__(self, tls: ZooKeeperTls) -> None:
@@ -64,7 +89,7 @@ class TlsHandler(SequentialThreadingHandler):  # type: ignore[misc]
         self.trouble: str | None = None
         """Why a server was not to be trusted: kazoo only tries again."""
 
-    def create_connection(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
+    def _connection(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
         """A connection to a server that is the one which was asked for."""
         address, name = kwargs["address"], kwargs["hostname"]
         plain = socket.create_connection(address, kwargs["timeout"])

@@ -6,17 +6,17 @@
 /<root>/access                  who may do what: see `tidings.coordination.roles`
 ```
 
-Values are small UTF-8 JSON with a `version` field, to be read by people in `zkCli`.
+Values are those of `tidings.coordination.values`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from kazoo.exceptions import (
     BadVersionError,
@@ -25,105 +25,104 @@ from kazoo.exceptions import (
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
-    RolledBackError,
+    UnimplementedError,
 )
-from kazoo.protocol.states import KazooState
-from kazoo.security import ACL
+from kazoo.protocol.serialization import GetChildren, GetData
+from kazoo.retry import KazooRetry
 
-from tidings.coordination.roles import ACCESS, AccessRules, top_places
-from tidings.coordination.session import ZooKeeperSession
-from tidings.errors import CoordinationDenied, ForeignValue
-from tidings.identity.credentials import Credentials
-
-VALUE_VERSION = 1
+from tidings.coordination.access import GuardedSession
+from tidings.coordination.multi_read import MultiRead, SetWatches, Watch, split
+from tidings.coordination.values import decode, encode
+from tidings.errors import CoordinationDenied
 
 logger = logging.getLogger(__name__)
 
 
-class Coordination(ZooKeeperSession):
+class Node(NamedTuple):
+    """A place in the tree as it was read: the raw value, and ZooKeeper's stat of it."""
+
+    raw: bytes
+    stat: Any
+
+
+class Coordination(GuardedSession):
     """A session, and a cluster's tree of JSON values in ZooKeeper."""
 
-    denied: CoordinationDenied | None = None
-    """Why the session has ended, if that is because the tree was closed, or its secret replaced."""
-    _known_rules: AccessRules | None
-    _stale = True
-    _complaint = ""
-
-    def _begin(self) -> None:
-        self._client.add_listener(self._on_absence)
-        self._stale = False
-        self._known_rules = self._find_rules()
-
-    @property
-    def _rules(self) -> AccessRules | None:
-        """Who may do what, as the tree says now: it may be closed, or its secret be replaced, while we run.
-
-        If it says what makes no sense, which is told once, we go by what it said before.
-        """
-        if self._stale:
-            self._stale = False
-            try:
-                self._known_rules, self._complaint = self._find_rules(), ""
-            except BaseException as error:
-                self._stale = True
-                if not isinstance(error, ForeignValue):
-                    raise
-                if self._complaint != str(error):
-                    logger.warning("the rights of roles stay as they are: %s", error)
-                self._complaint = str(error)
-        return self._known_rules
-
-    def _on_absence(self, state: str) -> None:
-        if state != KazooState.CONNECTED:
-            self._stale = True  # what was announced meanwhile was not heard
-
-    def _on_rules(self, event: Any) -> None:
-        self._stale = True
-
-    @property
-    def closed(self) -> bool:
-        """Whether only those whom the cluster knows are let in; else everybody may do everything."""
-        return self._rules is not None
-
-    def ping(self) -> None:
-        """Ask something of ZooKeeper's leader, and wait for the answer; end the session if we are not known any more.
-
-        What we hold would stay ours, though we may not change it.
-        """
-        with self.translating_errors():
-            self.wait(self._client.sync_async(self.root))
-        self._stale = True  # who is not known any more is not told so by a watch
-        try:
-            self._rules  # noqa: B018 - which asks
-        except CoordinationDenied as error:
-            self.denied = error
-            self._client.stop()
-            raise
-
-    def check_known(self) -> None:
-        """Raise if the session has ended because we are not known any more."""
-        if self.denied is not None:
-            raise self.denied
-
-    def found(self, pending: Any) -> tuple[bytes, Any] | None:
-        """The answer to a `get`: the raw value and its stat, or None if there is no such place."""
-        try:
-            answer: tuple[bytes, Any] = self.wait(pending)
-        except NoNodeError:
-            return None
-        return answer
-
-    def path(self, *parts: str) -> str:
-        """The full path of a place in the cluster's tree."""
-        return "/".join((self.root, *parts))
+    _reads_many = True  # until a server says that it is too old for that
 
     def read(self, *parts: str) -> dict[str, Any] | None:
         """The value at this place, or None if there is none."""
         return self._read(*parts)[0]
 
-    def acl(self, *parts: str) -> list[ACL] | None:
-        """The rights that a new node at this place has; None in a tree where everybody may do everything."""
-        return self._rules.acl(parts) if self._rules else None
+    def read_many(self, places: Sequence[Sequence[str]]) -> list[Node | CoordinationDenied | None]:
+        """What is at each of these places, in few requests: None if it is not there, an error if we may not read it."""
+        answers = self._ask_many([GetData(self.path(*place), None) for place in places])
+        return [one if one is None or isinstance(one, CoordinationDenied) else Node(*one) for one in answers]
+
+    def children_of_many(self, places: Sequence[Sequence[str]]) -> list[list[str] | CoordinationDenied | None]:
+        """The names below each of these places, in few requests: None if one is not there, an error if forbidden."""
+        answers = self._ask_many([GetChildren(self.path(*place), None) for place in places])
+        return [sorted(one) if isinstance(one, list) else one for one in answers]
+
+    def watch_many(self, there: Mapping[str, Watch], missing: Mapping[str, Watch]) -> list[tuple[list[str], Any]]:
+        """Begin to watch and read nodes, by their paths, in few requests: paths, and the answers that are to come.
+
+        Those answers are `MultiRead`'s. A watch is also called if one of `there` is not there, or one of `missing` is.
+        """
+        asked = []
+        for part in split([GetData(path, None) for path in (*there, *missing)]):
+            paths = [one.path for one in part]
+            watches = ({path: kind[path] for path in paths if path in kind} for kind in (there, missing))
+            self._call(SetWatches(self._client, *watches))
+            if self._reads_many:
+                asked.append((paths, self._call(MultiRead(part))))
+            else:
+                asked += [([one.path], self._listed(self._call(one))) for one in part]
+        return asked
+
+    def reads_one_by_one(self) -> None:
+        """The server has said that it does not know `MultiRead`."""
+        self._reads_many = False
+
+    def _listed(self, pending: Any) -> Any:
+        """One read's answer as `MultiRead` has it."""
+        listed = self._client.handler.async_result()
+        pending.rawlink(lambda one: listed.set([one.value if one.successful() else one.exception]))
+        return listed
+
+    def _ask_many(self, reads: Sequence[GetData | GetChildren]) -> list[Any]:
+        """The answers to reads, all asked for before the first is waited for."""
+        with self.translating_errors():
+            found = None
+            if self._reads_many:
+                asked = [self._call(MultiRead(part)) for part in split(reads)]
+                try:
+                    found = [one for pending in asked for one in self.wait(pending)]
+                except UnimplementedError:
+                    self.reads_one_by_one()
+            if found is None:  # ZooKeeper 3.5, which also hangs up on who has asked for that
+                found = KazooRetry(max_tries=3)(self._ask_one_by_one, reads)
+            answers = [None if isinstance(one, NoNodeError) else one for one in found]
+            for one in answers:
+                if isinstance(one, KazooException) and not isinstance(one, NoAuthError):
+                    raise one
+            return [self._forbidden() if isinstance(one, NoAuthError) else one for one in answers]
+
+    def _ask_one_by_one(self, reads: Sequence[GetData | GetChildren]) -> list[Any]:
+        return [self._answer(pending) for pending in [self._call(one) for one in reads]]
+
+    def _call(self, request: Any) -> Any:
+        """Send a request by itself; what is returned waits for the answer."""
+        pending = self._client.handler.async_result()
+        self._client._call(request, pending)
+        return pending
+
+    def _answer(self, pending: Any) -> Any:
+        """The answer to one read, or the error that it has met and others have not."""
+        try:
+            return self.wait(pending)
+        except (NoNodeError, NoAuthError) as error:
+            return error
 
     def create(self, value: dict[str, Any], *parts: str, ephemeral: bool = False) -> bool:
         """Put a value where there is none; False, and nothing changed, if there is one.
@@ -132,13 +131,30 @@ class Coordination(ZooKeeperSession):
         """
         return self._create(encode(value), parts, ephemeral=ephemeral)
 
+    def append(self, value: dict[str, Any], *parts: str) -> str:
+        """Put a value at a new place, whose name is the last of these and the next number; that name."""
+        with self.translating_errors():
+            while True:
+                try:
+                    making = self._client.create_async(
+                        self.path(*parts), encode(value), self.acl(*parts), sequence=True
+                    )
+                    made: str = self.wait(making)
+                except NoNodeError:
+                    self._create(b"", parts[:-1])
+                except NodeExistsError:  # by hand: let the number pass, which whatever is made next gets
+                    passed = self._client.create_async(f"{self.path(*parts)}passed-", b"", sequence=True)
+                    self.wait(self._client.delete_async(self.wait(passed)))
+                else:
+                    return made.rpartition("/")[2]
+
     def claim(self, value: dict[str, Any], *parts: str, patience: float = 0.0, again: bool = False) -> bool:
         """Put an ephemeral value where only one may be; False if there is one that does not go.
 
         It may be that of a process which died a moment ago: so long a wait is `patience`. With `again`, what this very
         session has put there is ours: the connection may break between a deed and its answer.
         """
-        deadline = time.monotonic() + patience
+        deadline, told = time.monotonic() + patience, not patience
         while not self.create(value, *parts, ephemeral=True):
             gone = threading.Event()
             with self.translating_errors():
@@ -148,6 +164,10 @@ class Coordination(ZooKeeperSession):
                 self.write(value, *parts)
             if ours:
                 return again
+            if there is not None and not told:
+                told = True
+                what = "%s is another process's; waits %.0f s at most for the session of that one to end"
+                logger.warning(what, "/".join(parts), patience)
             if there is not None and not gone.wait(max(0.0, deadline - time.monotonic())):
                 return False
         return True
@@ -210,7 +230,10 @@ class Coordination(ZooKeeperSession):
                 return []
 
     def _create(self, raw: bytes, parts: tuple[str, ...], *, ephemeral: bool = False) -> bool:
-        """Make a node, and those above it that are not there, each with its own rights."""
+        """Make a node, and those above it that are not there, each with its own rights.
+
+        A new tree is closed by the first who makes something in it and has the secret. Who only looks makes nothing.
+        """
         with self.translating_errors():
             while True:
                 try:
@@ -219,84 +242,17 @@ class Coordination(ZooKeeperSession):
                 except NodeExistsError:
                     return False
                 except NoNodeError:
-                    if parts:
+                    if self.credentials.secrets and self._rules is None and not self.is_there:
+                        self._close_new_tree()
+                        self._stale = True
+                    elif parts:
                         self._create(b"", parts[:-1])
                     else:  # what is above the root is not ours
                         self.wait(self._client.ensure_path_async(self.root.rpartition("/")[0]))
                 else:
                     return True
 
-    def _find_rules(self) -> AccessRules | None:
-        """Who may do what here; None if the tree is open to everybody. A new tree is closed by who has the secret."""
-        place = self.path(ACCESS)
-        with self.translating_errors():
-            try:
-                found = self.found(self._client.get_async(place, watch=self._on_rules))
-                if found is None and self.wait(self._client.exists_async(place, watch=self._on_rules)) is not None:
-                    return self._find_rules()  # it was made this moment
-            except NoAuthError:
-                raise self._unknown_to_it() from None
-            if found is not None:
-                record = decode(place, found[0]) or {}
-                if not self.credentials.known_to(record):  # somebody else has made the tree, for themselves
-                    raise self._unknown_to_it()
-                return AccessRules(record, self.credentials)
-            if not self.credentials.passwords:
-                return None
-            if self.credentials.secrets and self.wait(self._client.exists_async(self.root)) is None:
-                self._close_new_tree()
-                return self._find_rules()
-        return None
-
-    def _unknown_to_it(self) -> CoordinationDenied:
-        cure = "give the secret of the cluster, an application's key, or TIDINGS_ZOOKEEPER_CREDENTIALS"
-        if self.credentials.passwords:
-            cure = "what we show is another cluster's, was replaced, or is a secret where a key is meant, or a key"
-        return CoordinationDenied(
-            f"the cluster at {self.address} does not know us ({self.credentials.role}): {cure}; see `tidings keys`"
-        )
-
-    def _close_new_tree(self) -> None:
-        """Make the tree of a new cluster, whole or not at all; another process may be first."""
-        operator = Credentials.of_secrets(self.credentials.secrets)
-        if operator.role != self.credentials.role:
-            with contextlib.closing(self._as(operator)):
-                return
-        rules = AccessRules.of_secrets(operator)
-        self.wait(self._client.ensure_path_async(self.root.rpartition("/")[0] or "/"))
-        making = self._client.transaction()
-        making.create(self.root, b"", rules.acl(()))
-        for name in top_places():
-            value = encode(rules.record()) if name == ACCESS else b""
-            making.create(self.path(name), value, rules.acl((name,)))
-        results = self.wait(making.commit_async())
-        for result in results:
-            if isinstance(result, KazooException) and not isinstance(result, NodeExistsError | RolledBackError):
-                raise result
-
-    def _as(self, credentials: Credentials) -> Coordination:
-        return Coordination(self.address, session_timeout=self.session_timeout, credentials=credentials, tls=self._tls)
-
     def _read(self, *parts: str) -> tuple[dict[str, Any] | None, int]:
         with self.translating_errors():
             found = self.found(self._client.get_async(self.path(*parts)))
         return (None, -1) if found is None else (decode(self.path(*parts), found[0]), found[1].version)
-
-
-def encode(value: dict[str, Any]) -> bytes:
-    """A value as it is kept in ZooKeeper: JSON, with the version of its form."""
-    return json.dumps({"version": VALUE_VERSION, **value}, ensure_ascii=False).encode()
-
-
-def decode(path: str, raw: bytes) -> dict[str, Any] | None:
-    """The value that `encode` wrote; None for a node that was made only to hold those below it."""
-    if not raw:
-        return None
-    try:
-        value: dict[str, Any] = json.loads(raw)
-        del value["version"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise ForeignValue(
-            f"what ZooKeeper holds at {path} was not put there by tidings: mend it, or delete it"
-        ) from None
-    return value

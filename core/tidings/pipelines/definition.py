@@ -14,6 +14,7 @@ from tidings.logs import Transaction
 from tidings.names import check_name
 from tidings.stages import Stage, make
 from tidings.storage.durable import replace, sync_folder
+from tidings.texts import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,6 +50,7 @@ class PipelineDefinition:
         if isinstance(stage, Stage) and options:
             raise InvalidOption(f"pipeline {name!r} has its stage's options twice: leave out 'options'")
         self.stage = stage if isinstance(stage, Stage) else make(stage, options or {})
+        self.stage_name = stage if isinstance(stage, str) else type(stage).__name__
         self.folder = Path(storage).absolute() / "pipelines" / name
         self.max_rows = max_rows or MAX_ROWS
         self._check()
@@ -86,7 +88,7 @@ class PipelineDefinition:
         file = self.folder / "inputs.json"
         known = json.loads(file.read_text()) if file.exists() else self._inputs()
         if known != self._inputs():
-            read = ", ".join(f"{one['stream']} ({one['shards']} shards in {one['log']})" for one in known)
+            read = ", ".join(f"{one['stream']} ({counted(one['shards'], 'shard')} in {one['log']})" for one in known)
             raise LogMismatch(
                 f"pipeline {self.name!r} has read {read} so far, and cannot go on with other inputs: "
                 f"give it another name, or delete {self.folder} to begin anew"

@@ -1,17 +1,4 @@
-"""What Prometheus is told of the pipelines of a process, and whether all of them go on.
-
-| metric | meaning |
-| --- | --- |
-| `tidings_pipeline_running` | 1 while it runs, 0 when it has ended or failed |
-| `tidings_pipeline_input_updates_total` | updates read |
-| `tidings_pipeline_output_updates_total` | updates written |
-| `tidings_pipeline_batch_duration_seconds` | batches: how many, and how long they took in sum |
-| `tidings_pipeline_lag_updates` | updates of an input that are still to be read; absent where that is not known |
-| `tidings_pipeline_last_progress_timestamp_seconds` | when it last showed that it goes on |
-| `tidings_stage_<name>` | what its stage says of itself |
-
-All have the label `pipeline`, the lag also `stream`.
-"""
+"""What Prometheus is told of the pipelines of a process, and whether all of them go on (docs/metrics.md: the list)."""
 
 from __future__ import annotations
 
@@ -22,9 +9,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
+from tidings.metrics import PROGRESS_TIMEOUT_S
 from tidings.pipelines.query import PipelineRun, cause
-
-PROGRESS_TIMEOUT_S = 60.0  # after which a pipeline without progress is not ready; Spark reports every ten at least
 
 _PREFIX = "tidings_pipeline_"
 
@@ -46,11 +32,11 @@ class PipelineCollector(Collector):
         last = GaugeMetricFamily(
             f"{_PREFIX}last_progress_timestamp_seconds", "When the pipeline last showed that it goes on.", labels=labels
         )
-        of_stages: dict[str, GaugeMetricFamily] = {}
+        of_stages: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for name, run in dict(self._runs).items():
             for figure, value in run.pipeline.stage.figures().items():
-                family = GaugeMetricFamily(f"tidings_stage_{figure}", "As the stage says it.", labels=labels)
-                of_stages.setdefault(figure, family).add_metric([name], value)
+                family = of_stages.setdefault(figure, _of_stage(figure))
+                family.add_metric([name], value)
             progress = run.progress
             running.add_metric([name], float(run.active))
             read.add_metric([name], progress.updates_in)
@@ -62,6 +48,11 @@ class PipelineCollector(Collector):
             if progress.at is not None:
                 last.add_metric([name], progress.at)
         return [running, read, written, batches, lag, last, *of_stages.values()]
+
+
+def _of_stage(figure: str) -> GaugeMetricFamily | CounterMetricFamily:
+    kind = CounterMetricFamily if figure.endswith("_total") else GaugeMetricFamily
+    return kind(f"tidings_stage_{figure.removesuffix('_total')}", "As the stage says it.", labels=["pipeline"])
 
 
 def unready(runs: Mapping[str, PipelineRun], expected: Iterable[str]) -> list[str]:

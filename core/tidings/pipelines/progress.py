@@ -86,17 +86,22 @@ class ProgressMeter:
                 self._recent.append((time.monotonic(), rows))
 
     def progress(self) -> Progress:
-        """Where the run is now."""
+        """Where the run is now; the logs are asked how far it lags."""
         lag = {stream.name: self._lag(stream, at) for stream, at in zip(self._inputs, self._positions, strict=True)}
+        return self.counted(lag)
+
+    def counted(self, lag: Mapping[str, int | None] | None = None) -> Progress:
+        """The same without a look at the logs, unless this is what they say."""
         with self._lock:
             now = time.monotonic()
             while self._recent and self._recent[0][0] < now - RATE_WINDOW_S:
                 self._recent.popleft()
             rate = sum(rows for _, rows in self._recent) / max(0.001, min(RATE_WINDOW_S, now - self._started))
-            # Spark says that it goes on when it finds nothing to read, even if there is something.
-            self._behind_since = (self._behind_since or time.time()) if any(lag.values()) else None
+            if lag is not None:
+                # Spark says that it goes on when it finds nothing to read, even if there is something.
+                self._behind_since = (self._behind_since or time.time()) if any(lag.values()) else None
             counted = self._batch, self._batches, self._seconds, self._in, self._out
-            return Progress(*counted, rate, lag, self._at, self._behind_since)
+            return Progress(*counted, rate, lag or {}, self._at, self._behind_since)
 
     def _note(self, number: int, source: Any) -> int:
         """Take over where an input stands; how many of its updates were read."""

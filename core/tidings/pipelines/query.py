@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 WATCH_INTERVAL_S = 1  # between two looks at the lock
+TELL_INTERVAL_S = 5.0  # between two reports in ZooKeeper
 POLL_INTERVAL_S = 0.05  # at which a query that has nothing to do looks for something
 STOP_TIMEOUT_S = 30.0  # that a batch which is for the next run waits for the end
 COMMIT_TIMEOUT_S = 5.0  # that Spark gets to note that a batch is done
@@ -56,6 +57,7 @@ class PipelineRun:
         self._stopping = threading.Event()
         self._ended = threading.Event()
         self._batch_id = -1
+        self._next_told = 0.0
         self._heads: dict[str, Head] = {}
         self._meter = ProgressMeter(pipeline.inputs)
         writer = pipeline.read(spark).writeStream.queryName(self.name).foreachBatch(self._step)
@@ -159,6 +161,7 @@ class PipelineRun:
         try:
             while not self._query.awaitTermination(WATCH_INTERVAL_S):
                 self._meter.add_reports(self._query.recentProgress)
+                self._tell()
                 if not self._lock.valid():
                     self.error = self.error or _lock_lost()
                     self._query.stop()
@@ -174,6 +177,25 @@ class PipelineRun:
             self._lock.release()
             self._ended.set()
             logger.info("pipeline %r has ended", self.name)
+
+    def _tell(self) -> None:
+        """Let operators see how it goes on, now and then."""
+        if time.monotonic() < self._next_told:
+            return
+        self._next_told = time.monotonic() + TELL_INTERVAL_S
+        now = self._meter.counted()
+        self._lock.tell(
+            {
+                "stage": self.pipeline.stage_name,
+                "inputs": [stream.name for stream in self.pipeline.inputs],
+                "output": self.pipeline.output.name if self.pipeline.output else None,
+                "batch": now.batch,
+                "updates_in": now.updates_in,
+                "updates_out": now.updates_out,
+                "rate": round(now.rate, 1),
+                "at": now.at,
+            }
+        )
 
 
 @contextlib.contextmanager

@@ -6,29 +6,37 @@ that are near each other become one, and one whose flows are far apart becomes s
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from tidings.allocation_policies import AllocationPolicy, Limits, Rider, default_policy, policy
 from tidings.errors import ENDING, PluginBroken, TidingsError
 from tidings.flows import Flow
 from tidings.logs import Log, TailedLog
-from tidings.positions import Position
+from tidings.positions import Position, Positions
 from tidings.publisher.caravans import Caravan, assign
 from tidings.publisher.flow_session import OPEN, FlowSession
 
 INTERVAL_S = 0.25  # between two allocations, if nothing happens
-LEAST_INTERVAL_S = 0.01  # whatever happens
+LEAST_INTERVAL_S, LONGEST_INTERVAL_S = 0.01, 1.0  # whatever happens
+PAUSE_RATIO, IDLE_RATIO = 9, 99  # of the time that an allocation takes
+NAMED_RIDERS, NAMED_SHARDS = 50, 64  # of a caravan, in what operators see of it
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class CaravanStatus:
-    """What operators see of a caravan: how far it is from the head, its flows, and what it has read."""
+    """What operators see of a caravan: how far it is from the head, its flows, and what it has read.
+
+    Of its flows and of where it is, only some are named: it is kept in ZooKeeper, and written every few seconds.
+    """
 
     number: int
     behind: int
@@ -36,8 +44,11 @@ class CaravanStatus:
     rate: float
     rows_read: int
     bytes_read: int
+    riders: tuple[str, ...] = ()
+    at: Mapping[str, Any] = field(default_factory=dict)
+    """Positions, by shard."""
 
-    def to_json(self) -> dict[str, float]:
+    def to_json(self) -> dict[str, Any]:
         """As it is kept in ZooKeeper."""
         return asdict(self)
 
@@ -60,6 +71,7 @@ class Allocation:
     ) -> None:
         self._stream = stream
         self._log = log
+        self._tailed = log if isinstance(log, TailedLog) else None  # asked once: with a protocol that takes its time
         self._flows = flows
         self._lock = lock
         self._run = run
@@ -69,6 +81,7 @@ class Allocation:
         self._complaint = ""
         self._caravans: dict[Caravan, threading.Thread] = {}
         self._count = 0
+        self._allocated_at: object = None  # the bounds of the log when flows were allocated last
         self._now = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._allocating, name="tidings-caravans", daemon=True)
@@ -119,35 +132,52 @@ class Allocation:
                     caravan.number,
                     max(self._behind(one, heads) for one in riding),
                     len(riding),
-                    caravan.meter.rate,
+                    round(caravan.meter.rate, 1),
                     caravan.meter.rows,
                     caravan.meter.bytes,
+                    tuple(str(one.flow) for one in riding[:NAMED_RIDERS]),
+                    Positions(dict(itertools.islice(sorted(caravan.at.items()), NAMED_SHARDS))).to_json(),
                 )
                 for caravan in self._caravans
                 if (riding := [one for one in self._flows.values() if one.caravan is caravan])
             ]
         return sorted(found, key=lambda status: status.behind)
 
+    @property
+    def caravan_count(self) -> int:
+        """How many caravans there are."""
+        return len(self._caravans)
+
     def _allocating(self) -> None:
+        changed = True
         while not self._stopped.is_set():
+            begun = time.monotonic()
             try:
-                self._allocate()
+                self._allocate(changed)
             except TidingsError as error:
                 self._on_trouble(error)
             except ENDING:
                 raise
             except BaseException:
                 logger.exception("flows of stream %r cannot be allocated to caravans", self._stream)
-            self._stopped.wait(LEAST_INTERVAL_S)
-            self._now.wait(INTERVAL_S)
+            # With very many flows, which are opened one after the other, most of the time is for others.
+            took = time.monotonic() - begun
+            self._stopped.wait(min(LONGEST_INTERVAL_S, max(LEAST_INTERVAL_S, PAUSE_RATIO * took)))
+            changed = self._now.wait(min(LONGEST_INTERVAL_S, max(INTERVAL_S, IDLE_RATIO * took)))
             self._now.clear()
 
-    def _allocate(self) -> None:
-        """Let flows ride as the policy says."""
-        if not any(one.state is OPEN for one in list(self._flows.values())):
+    def _allocate(self, changed: bool) -> None:
+        """Let flows ride as the policy says, if that may be otherwise than before."""
+        flows = list(self._flows.values())
+        if not any(one.state is OPEN for one in flows):
             self._retire([])
             return
-        heads = {shard: held.head for shard, held in self._log.bounds().items()}
+        bounds = self._log.bounds()
+        waits = any(one.ride is None and one.state is OPEN for one in flows)
+        if len(self._caravans) == 1 and bounds is self._allocated_at and not waits and not changed:
+            return  # there is nothing new to read, and nobody who is not where it was
+        self._allocated_at = bounds
+        heads = {shard: held.head for shard, held in bounds.items()}
         with self._lock:
             waiting = [one for one in self._flows.values() if one.waits_for_ride]
             riding = [one for one in self._flows.values() if one.caravan is not None and not one.caravan.bulk]
@@ -166,8 +196,8 @@ class Allocation:
     def _behind(self, one: FlowSession, heads: Mapping[int, Position]) -> int:
         """About how many updates lie before a flow."""
         head = heads[one.flow.shard]
-        if isinstance(self._log, TailedLog):
-            return self._log.distance(one.sent, head) if one.sent < head else 0
+        if self._tailed is not None:
+            return self._tailed.distance(one.sent, head) if one.sent < head else 0
         return max(0, head.seq - one.sent.seq)
 
     def _grouped(self, riders: Mapping[Rider, FlowSession]) -> Sequence[Sequence[Rider]]:

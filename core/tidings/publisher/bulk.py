@@ -71,8 +71,8 @@ class BulkSender:
 
     def send(
         self, spark: SparkSession, log: Log, after: Positions, upto: Positions, group: Sequence[FlowSession]
-    ) -> None:
-        """Send the rows between to the flows, and return when they are processed; `DeliveryFailed` if that fails."""
+    ) -> int:
+        """Send the rows between to the flows, and return how many when they are processed; `DeliveryFailed` if not."""
         from pyspark.errors import PySparkException
         from pyspark.sql import functions as sf
 
@@ -87,7 +87,8 @@ class BulkSender:
         ordered = rows.repartition(parts, "shard").sortWithinPartitions("shard", "seq", "index")
         self._jobs[job.name] = job
         try:
-            ordered.mapInArrow(_Task(tuple(targets), job), "sent long").agg(sf.sum("sent")).collect()
+            found = ordered.mapInArrow(_Task(tuple(targets), job), "sent long").agg(sf.sum("sent")).collect()
+            return found[0][0] or 0
         except PySparkException as error:
             raise DeliveryFailed(f"a large step failed: {str(error).splitlines()[0]}") from None
         finally:

@@ -28,8 +28,11 @@ class DataLoss:
         for one in sessions:
             if one.shard not in lost:
                 continue
-            last = lost[one.shard][1]
+            begins, last = lost[one.shard]
             with one.lock:
+                if one.detour is not None and one.detour < begins:
+                    one.advance(one.detour)  # what is lost comes after the rows that it gets first
+                    continue
                 first = Position(one.sent.seq, one.sent.index + 1) if self._tailed else Position(one.sent.seq + 1)
                 effects = one.pass_over(first, last, reason)
                 self._outbox.carry_out(one, effects)

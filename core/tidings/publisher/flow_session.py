@@ -6,7 +6,7 @@ IDLE --open--> OPENING --opened--> OPEN --token--> CLOSING --ack--> CLOSED_OFF -
 ```
 
 A flow whose connection breaks is IDLE again, and stands at its datamarker. It is opened again after a pause that grows.
-ENDED is the end: the ownership is over.
+ENDED is the end: the ownership is over. A flow that is paused is OPEN, and does not ride.
 
 All that is known of a flow being sent is in a `FlowSession`, and nobody else changes it. A session does no I/O: what
 happens is told to it, and it returns *effects*, what is to be sent and written because of that, as data. `Outbox`
@@ -19,17 +19,19 @@ import enum
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tidings.applications import Application
+from tidings.applications import PARK, SKIP, Application
 from tidings.filters import EVERYTHING
-from tidings.flows import Flow
+from tidings.flows import NO_CONTROL, Flow, FlowControl
 from tidings.positions import Position
 from tidings.publisher.caravans import Caravan
+from tidings.publisher.counters import FlowCounters
+from tidings.publisher.holder_notes import HolderNotes
 from tidings.wire.connection import Connection
-from tidings.wire.protocol import Era, Message, era_of, flow_message, pair, reason_of
+from tidings.wire.protocol import Era, Message, era_of, failed_at, flow_message, pair, reason_of
 
 WINDOW_BYTES = 8 * 2**20
 PATIENCE_S = 10.0
@@ -82,7 +84,16 @@ class WriteHolder(NamedTuple):
     record: dict[str, Any]
 
 
-Effect = Send | WriteMarker | WriteHolder
+class PutAside(NamedTuple):
+    """An effect: an update at which the handler fails is to be kept in a stream; `put_aside` tells once it is."""
+
+    era: Era
+    position: Position
+    reason: str
+    stream: str
+
+
+Effect = Send | WriteMarker | WriteHolder | PutAside
 Effects = Sequence[Effect]
 NOTHING: Effects = ()
 
@@ -104,7 +115,8 @@ class FlowSession:
 
     `lock` is the one that all flows of a stream share. `holder` is the subscriber that had the flow before, `skipped`
     how many updates a realtime application missed while nobody sent the flow, and `log_identity` tells in which log the
-    datamarker is.
+    datamarker is. `control` is what operators have said of it, and `history` what its subscribers have met with.
+    `detour` is a place at which the flow leaves the log, for rows that are for its application alone.
     """
 
     def __init__(
@@ -119,7 +131,12 @@ class FlowSession:
         holder: str | None = None,
         skipped: int = 0,
         log_identity: str | None = None,
+        control: FlowControl = NO_CONTROL,
+        history: Sequence[Mapping[str, Any]] = (),
+        counters: FlowCounters | None = None,
+        detour: Position | None = None,
         clock: Callable[[], float] = time.monotonic,
+        wall_clock: Callable[[], float] = time.time,
     ) -> None:
         self.flow = flow
         self.shard = flow.shard
@@ -136,6 +153,7 @@ class FlowSession:
         """In which log the flow stands; None if that is not known."""
         self.sent = marker
         """Up to where updates were sent, or left out by the filter."""
+        self._detour = detour
         self._told = marker  # up to where the subscriber knows of what was sent
         self.holder = holder
         """The subscriber that ZooKeeper names for the flow."""
@@ -145,6 +163,21 @@ class FlowSession:
         self.bytes_in_flight = 0
         self.leaving = False
         """Whether the ownership is to be released once the flow is closed."""
+        self.control = control
+        """What operators have said of the flow."""
+        self._notes = HolderNotes(epoch, history, wall_clock)
+        self.counters = counters or FlowCounters()
+        self.processed = marker
+        """Up to where all is processed or left out, in whatever turn that was."""
+        self.progressed = clock()
+        """When that last moved."""
+        self.behind_since: float | None = None
+        """When somebody who looks at progress first saw that the log holds more; None if it does not."""
+        self.held = holder is not None
+        """Whether the subscriber that holds the flow was there when it was last looked for."""
+        self.oldest_sent: float | None = None
+        """The time of the oldest update that was sent and is not acknowledged, in seconds since 1970, if it has one."""
+        self._oldest_since_token: float | None = None
         self._assigned = False  # the holder was named in this epoch
         # The holder may have been sent something: then nobody else gets the flow until that one has closed it.
         self._bound = holder is not None
@@ -157,9 +190,8 @@ class FlowSession:
         self._failing_since = 0.0
         self._refused_since: float | None = None  # each opening since then was refused, and nothing else went wrong
         self._reason = ""
-        self._lost = ""  # which updates the subscriber was told to be lost while it has had the flow
+        self._skips_late = False  # an update is to be skipped that was sent in this turn
         self._restored_in = 0  # the turn in which the log was restored last: what was acknowledged till then is void
-        self._reported: str | None = ""  # the problem as operators see it in ZooKeeper; None if that is not certain
 
     # What others ask
 
@@ -184,6 +216,18 @@ class FlowSession:
         return self.leaving and self.state in (IDLE, PARKED)
 
     @property
+    def calm(self) -> bool:
+        """Whether `tick` has nothing to do, now or later, as long as nothing happens to the flow or to its holder."""
+        if self.leaving or self._failures or self._notes.left is not None or self.control.paused:
+            return False
+        if self.state is OPEN:
+            if self.sent is not self.marker and self.sent != self.marker:
+                return False
+        elif self.state not in (IDLE, PARKED):
+            return False
+        return self.holder is None or self._notes.reported == self.problem
+
+    @property
     def locked_out(self) -> bool:
         """Whether the subscriber has refused each opening for so long that another epoch must be tried.
 
@@ -197,12 +241,25 @@ class FlowSession:
     def problem(self) -> str:
         """What operators should know of: why the flow is parked, or has failed again and again."""
         lasting = self._failures >= LASTING_FAILURES and self.state is not OPEN
-        return self._reason if self.state is PARKED or lasting else ""
+        return self._notes.failure or (self._reason if lasting else "")
 
     @property
     def waits_for_ride(self) -> bool:
         """Whether the flow wants to be read for, and nobody does: it has half a window of room again."""
-        return self.state is OPEN and self.ride is None and self.bytes_in_flight <= self.options.window_bytes // 2
+        if self.state is not OPEN or self.control.paused:
+            return False
+        full = self.connection is not None and self.connection.full
+        return self.ride is None and not full and self.bytes_in_flight <= self.options.window_bytes // 2
+
+    @property
+    def skips(self) -> frozenset[Position]:
+        """The positions of updates that are to be skipped, in the log in which the flow stands."""
+        return self.control.skipped_in(self.log_identity)
+
+    @property
+    def skips_ahead(self) -> bool:
+        """Whether an update is to be skipped that was not reached yet."""
+        return any(position > self.sent for position in self.skips)
 
     @property
     def unbroken_after(self) -> int | None:
@@ -212,9 +269,19 @@ class FlowSession:
         return self.sent.seq if self.sent.index >= 0 else self.sent.seq - 1
 
     @property
+    def detour(self) -> Position | None:
+        """Where the flow is to leave the log, if it is not that far yet: what is in the log after it comes later."""
+        return self._detour if self._detour is not None and self.sent < self._detour else None
+
+    @property
     def drained(self) -> bool:
         """Whether all that was sent is processed."""
         return not self._in_flight
+
+    @property
+    def asked_since(self) -> float | None:
+        """When the subscriber was last asked to acknowledge something, if it has not yet."""
+        return self._token_time if self._tokens else None
 
     def wants_subscriber(self) -> bool:
         """Whether the flow is to be opened with a subscriber now; after failures, not before a pause."""
@@ -240,12 +307,12 @@ class FlowSession:
             return None
         if self.holder != subscriber:
             self._bound = False
-        self.holder, self._assigned, self._reported = subscriber, True, ""
-        return WriteHolder({"id": subscriber, "epoch": self.epoch})
+        before, self.holder, self._assigned = self.holder, subscriber, True
+        return WriteHolder(self._notes.assigned(subscriber, before))
 
     def unassign(self) -> None:
         """It is not certain what ZooKeeper says of the holder: it must be named again."""
-        self._assigned, self._reported = False, None
+        self._assigned, self._notes.reported = False, None
 
     def open(self, connection: Connection) -> Effects:
         """Begin another turn, on this connection."""
@@ -254,12 +321,15 @@ class FlowSession:
         self.connection = connection
         self.turn += 1
         self._told = self.marker
+        self._skips_late = False
         self._enter(OPENING)
-        return [self._send("open", after=pair(self.marker))]
+        passes = {"passes": True} if self.application.on_failure != PARK else {}
+        return [self._send("open", after=pair(self.marker), **passes)]
 
     def disconnected(self, connection: Connection, reason: str) -> Effects:
         """A connection has ended: what was on its way is gone, and the flow begins again at its datamarker."""
         if self.connection is connection and not self.ended:
+            self._notes.leaves(self.holder, reason)
             self._fail(reason or self._reason or "the connection broke")
         return NOTHING
 
@@ -287,10 +357,24 @@ class FlowSession:
         """The application has changed: its filter holds from the next read on, and a parked flow is tried again."""
         if application == self.application or self.ended:
             return NOTHING
-        self.application = application
+        before, self.application = self.application, application
         self.filter = application.parsed_filter()
         self.alight()
-        return self._close_off() if self.state is PARKED else NOTHING
+        if self.state is PARKED:
+            return self._close_off()
+        passed = (one.on_failure != PARK for one in (before, application))
+        return self.move() if len(set(passed)) > 1 else NOTHING  # the subscriber is told when it is opened
+
+    def heed(self, control: FlowControl) -> Effects:
+        """Operators have said something else of the flow; one that is parked is tried again without what is skipped."""
+        if control == self.control or self.ended:
+            return NOTHING
+        known, self.control = self.skips, control
+        skipped = self.skips - known
+        self._skips_late |= any(self.marker < position <= self.sent for position in skipped)
+        if control.paused:
+            self.alight()
+        return self._close_off() if skipped and self.state is PARKED else NOTHING
 
     # What the subscriber says
 
@@ -306,16 +390,35 @@ class FlowSession:
                 since = now if self.state is OPENING else None
                 self._fail(reason_of(message))
                 self._refused_since = since
-            case "done":
-                self._processed(Position(*message["position"]))
-                self._failures = 0
+            case "done" if self.state in (OPEN, CLOSING):
+                if self._processed(Position(*message["position"])):
+                    self._failures = 0
             case "ack":
                 return [self._acknowledged(Position(*message["position"]))]
+            case "parked" if self.state in (OPEN, CLOSING) and message.get("waits") is True:
+                return self._failed(reason_of(message), failed_at(message))
             case "parked":
-                self._park(reason_of(message))
+                self._park(reason_of(message), failed_at(message))
+                if self._skips_late:  # what it failed at was perhaps on its way when it was to be skipped
+                    return self._close_off()
             case "closed" if self.state is CLOSED_OFF:
+                self._notes.leaves(self.holder, "")
                 self._reset()
                 self.holder, self._assigned, self._bound = None, False, False  # the flow may go elsewhere
+        return NOTHING
+
+    def put_aside(self, era: Era, position: Position, reason: str) -> Effects:
+        """The update at this position is kept, or need not be: the flow goes on after it."""
+        if era != self.era or self.state not in (OPEN, CLOSING):
+            return NOTHING
+        self.counters.put_aside += 1
+        self._notes.put_aside(self.holder, reason)
+        return [self._send("pass", position=pair(position)), self._report()]
+
+    def not_put_aside(self, era: Era, reason: str) -> Effects:
+        """It could not be kept: the flow begins again, and comes to it again, after a pause."""
+        if era == self.era and self.state in (OPEN, CLOSING):
+            self._fail(reason)
         return NOTHING
 
     def to_be_written(self, write: WriteMarker) -> bool:
@@ -326,7 +429,11 @@ class FlowSession:
         """The datamarker that was acknowledged in this era is committed."""
         if era.turn <= self._restored_in:
             return NOTHING
-        self.marker = max(self.marker, position)
+        self.marker, moved = max(self.marker, position), position > self.marker
+        if moved:
+            self.counters.datamarkers += 1
+            self.oldest_sent = self._oldest_since_token
+            self._progress(position)
         if self.state is IDLE:
             self.sent = self.marker  # the turn in which it was acknowledged was over before it was committed
         if era != self.era or self.ended:
@@ -336,13 +443,13 @@ class FlowSession:
 
     def write_failed(self) -> None:
         """It is not certain whether ZooKeeper took what was written: there will be another token, another report."""
-        self._reported = None
+        self._notes.reported = None
 
     # What is read and sent
 
     def board(self, caravan: Caravan) -> None:
         """Ride on a caravan from now on."""
-        if self.state is OPEN and self.caravan is not caravan:
+        if self.state is OPEN and self.caravan is not caravan and not self.control.paused:
             self.alight()
             self.ride = self.ride or Ride(caravan)
 
@@ -356,12 +463,18 @@ class FlowSession:
 
         `more` says whether the part has anything for it: a full window does no harm where there is nothing to send.
         """
-        if self.ride is ride and ((more and self.bytes_in_flight >= self.options.window_bytes) or not allowed):
+        stuffed = self.connection is not None and self.connection.full
+        full = more and (stuffed or self.bytes_in_flight >= self.options.window_bytes)
+        if self.ride is ride and (full or self.control.paused or not allowed):
             self.alight()
         return self.ride is ride
 
-    def advance(self, upto: Position, size: int = 0, skipped: int = 0) -> Effects:
-        """All up to here was sent, `size` bytes of it; so many rows were too old for a realtime application."""
+    def advance(self, upto: Position, size: int = 0, skipped: int = 0, oldest: float | None = None) -> Effects:
+        """All up to here was sent, `size` bytes of it; so many rows were too old for realtime mode, or are skipped.
+
+        `oldest` is the time of the first of those that were sent.
+        """
+        upto = min(upto, self.detour or upto)
         if self.state is not OPEN or upto <= self.sent:
             return NOTHING
         self.sent = upto
@@ -369,6 +482,12 @@ class FlowSession:
             self._told = upto
             self._in_flight.append((upto, size))
             self.bytes_in_flight += size
+            self.counters.bytes_sent += size
+            self.oldest_sent = self.oldest_sent or oldest
+            self._oldest_since_token = self._oldest_since_token or oldest
+        elif not self._in_flight:
+            self._progress(upto)
+        self.counters.updates_skipped += skipped
         return [self._send("skipped", count=skipped)] if skipped else NOTHING
 
     def abort_bulk(self, ride: Ride, reason: str) -> Effects:
@@ -382,7 +501,8 @@ class FlowSession:
         if self.state is not OPEN or last <= self.sent:
             return NOTHING
         self.sent = self._told = last
-        self._lost = f"{first} to {last} were lost{reason and f': {reason}'}"
+        self.counters.losses += 1
+        self._notes.lost(self.holder, f"{first} to {last} were lost{reason and f': {reason}'}")
         return [self._send("loss", first=pair(first), last=pair(last)), self._report()]
 
     def go_back(self, first: Position, last: Position, floor: Position) -> Effects:
@@ -393,10 +513,14 @@ class FlowSession:
         """
         if self.state is not OPEN or self.sent < first:
             return NOTHING
-        self._lost = f"{first} to {last} were lost when the log was made anew or restored"
+        lost = f"{first} to {last} were lost when the log was made anew or restored"
+        self._notes.lost(self.holder, lost)
         effects: Effects = [self._send("loss", first=pair(first), last=pair(last)), self._report()]
         self.marker, self._restored_in = min(self.marker, floor), self.turn
-        self._fail(self._lost)
+        self.counters.losses += 1
+        self.processed, self.progressed = self.marker, self._clock()
+        self.oldest_sent = self._oldest_since_token = None
+        self._fail(lost)
         return effects
 
     def check_log(self, identity: str | None, floor: Position) -> Effects:
@@ -425,10 +549,13 @@ class FlowSession:
         """
         if self.ended:
             return NOTHING
+        self.held = holder_lives
         effects: list[Effect] = []
         now = self._clock()
         late = now - self._since > self.options.patience_s
         due = allowed and not self._tokens and now - self._token_time >= self.options.token_interval_s
+        if self.control.paused:
+            self.alight()  # a Spark job may have sent for it when it was paused
         if self.state is OPEN:
             if late:
                 self._failures = 0  # it has held for a while, though there was nothing to send
@@ -443,9 +570,18 @@ class FlowSession:
                 self._fail(f"no answer while {self.state.value}")
             elif self.state is CLOSING and due:
                 effects.append(self._token())  # ZooKeeper did not take the datamarker of the one before
-        if self.problem != self._reported:
+        if self.problem != self._notes.reported and self.holder is not None:
             effects.append(self._report())
+        if self._notes.left is not None and self.state is IDLE and late and not self.leaving:
+            effects.append(WriteHolder(self._notes.report_left()))
         return effects
+
+    def seen_behind(self, head: Position | None) -> None:
+        """Somebody who looks at progress has seen that the log ends here, if that is known."""
+        if head is None or self.processed >= head:
+            self.behind_since = None
+        elif self.behind_since is None:
+            self.behind_since = self._clock()
 
     # The steps of which these consist
 
@@ -461,21 +597,17 @@ class FlowSession:
 
     def _token(self) -> Send:
         self._tokens.append(self.sent)
+        self._oldest_since_token = None
         self._token_time = self._clock()
         return self._send("token", position=pair(self.sent))
 
     def _report(self) -> WriteHolder:
-        self._reported = self.problem
-        record: dict[str, Any] = {"id": self.holder, "epoch": self.epoch}
-        if self._reported:
-            record["parked" if self.state is PARKED else "trouble"] = self._reported
-        if self._lost:
-            record["lost"] = self._lost
-        return WriteHolder(record)
+        return WriteHolder(self._notes.report(self.holder, self.problem))
 
     def _opened(self) -> Effects:
         self._enter(OPEN)
         self._refused_since = None
+        self._notes.opened()
         self._bound = True
         self._token_time = self._clock()
         skipped, self._skipped = self._skipped, 0
@@ -487,17 +619,42 @@ class FlowSession:
         # Our own position, and not the one that came: equal is not the same, as in 7 and 7.0.
         return WriteMarker(self.era, self._tokens.popleft())
 
-    def _processed(self, position: Position) -> None:
+    def _processed(self, position: Position) -> bool:
+        """Whether the flow is further than before."""
         if position > self.sent:
             raise ValueError(f"flow {self.flow}: it says that it did what it was not sent")
+        before = self.processed
         self._free(position)
+        self._progress(self.sent if self.drained else position)
+        return self.processed > before
+
+    def _failed(self, reason: str, at: Position | None) -> Effects:
+        """The handler fails at an update, and the subscriber waits until that one is put aside."""
+        in_bulk = self.ride is not None and self.ride.caravan.bulk  # which tells what it has sent when it has ended
+        if at is None or at <= self.marker or (at > self.sent and not in_bulk):
+            raise ValueError(f"flow {self.flow}: it fails at what it was not sent")
+        policy = self.application.on_failure
+        if policy == PARK:  # it was not when the flow was opened
+            self._park(reason, at)
+            return NOTHING
+        self._progress(at.before)
+        if policy == SKIP or at in self.skips:
+            return self.put_aside(self.era, at, reason)
+        assert self.application.dead_letters is not None
+        return [PutAside(self.era, at, reason, self.application.dead_letters)]
 
     def _free(self, upto: Position) -> None:
         while self._in_flight and self._in_flight[0][0] <= upto:
             self.bytes_in_flight -= self._in_flight.popleft()[1]
 
-    def _park(self, reason: str) -> None:
-        self._reason = reason
+    def _progress(self, upto: Position) -> None:
+        if upto > self.processed:
+            self.processed, self.progressed = upto, self._clock()
+
+    def _park(self, reason: str, at: Position | None = None) -> None:
+        self._reason = reason or "it failed"
+        self._notes.failed(self.holder, self._reason, at)
+        self.counters.failures += 1
         self._enter(PARKED)
 
     def _close_off(self) -> Effects:
@@ -507,6 +664,7 @@ class FlowSession:
     def _fail(self, reason: str) -> None:
         """Give up this turn, for another one later."""
         self._reason = reason
+        self.counters.restarts += 1
         self._refused_since = None
         if not self._failures:
             self._failing_since = self._clock()

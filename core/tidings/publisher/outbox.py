@@ -14,12 +14,10 @@ from typing import NamedTuple
 
 from tidings.datamarkers import Datamarker
 from tidings.errors import ENDING, CoordinationUnavailable, TidingsError
-from tidings.publisher.flow_session import Effects, FlowSession, Send, WriteHolder, WriteMarker
-from tidings.publisher.ownership import Ownership
+from tidings.publisher.flow_session import Effects, FlowSession, PutAside, Send, WriteHolder, WriteMarker
+from tidings.publisher.ownership import Finish, Ownership, WriteBatch
 
 logger = logging.getLogger(__name__)
-Finish = Callable[[], bool]
-"""Waits for the end of a write; False if the epoch is over, and nothing was written."""
 
 
 class _Write(NamedTuple):
@@ -28,25 +26,39 @@ class _Write(NamedTuple):
 
 
 class Outbox:
-    """The outbox of one publisher."""
+    """The outbox of one publisher. `put_aside` keeps updates at which handlers fail."""
 
-    def __init__(self, ownership: Ownership) -> None:
+    def __init__(self, ownership: Ownership, put_aside: Callable[[FlowSession, PutAside], None]) -> None:
         self._ownership = ownership
+        self._put_aside = put_aside
         self._todo: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tidings-outbox", daemon=True)
         self._thread.start()
+
+    @property
+    def thread(self) -> threading.Thread:
+        """The thread that writes."""
+        return self._thread
 
     def carry_out(self, session: FlowSession, effects: Effects) -> None:
         """Do what a session asks for; nothing waits for what is written. With the session's lock held."""
         for effect in effects:
             if isinstance(effect, Send):
                 effect.connection.send(effect.message)
+            elif isinstance(effect, PutAside):
+                self._put_aside(session, effect)
             else:
                 self._todo.put(_Write(session, effect))
 
-    def begin(self, session: FlowSession, effect: WriteHolder) -> Finish:
-        """Begin to write who holds a flow, for one who waits for it. With the session's lock held."""
-        return self._ownership.begin_write(session.flow, session.epoch, "subscriber", effect.record)
+    def batch(self) -> WriteBatch:
+        """For writes of many flows that are begun together."""
+        return self._ownership.batch()
+
+    def begin(self, session: FlowSession, effect: WriteHolder, batch: WriteBatch | None = None) -> Finish:
+        """Begin to write who holds a flow, for one who waits for it; with others, if those are written together. With
+        the session's lock held."""
+        write = self._ownership.begin_write if batch is None else batch.write
+        return write(session.flow, session.epoch, "subscriber", effect.record)
 
     def end(self, session: FlowSession) -> None:
         """Stop sending a flow, from one moment to the next."""
@@ -56,6 +68,7 @@ class Outbox:
     def replaced(self, session: FlowSession) -> None:
         """Another publisher has taken the flow."""
         logger.warning("flow %s is no longer owned here, in epoch %d", session.flow, session.epoch)
+        session.counters.fenced += 1
         self.end(session)
 
     def close(self) -> None:
@@ -68,14 +81,17 @@ class Outbox:
             todo = [self._todo.get()]
             while not self._todo.empty():
                 todo.append(self._todo.get())
-            for one, finish in [(one, self._begin(one)) for one in todo if one is not None]:
+            batch = self.batch()
+            begun = [(one, self._begin(one, batch)) for one in todo if one is not None]
+            batch.commit()
+            for one, finish in begun:
                 self._finish(one, finish)
             if None in todo:
                 return
 
-    def _begin(self, write: _Write) -> Finish:
+    def _begin(self, write: _Write, batch: WriteBatch) -> Finish:
         try:
-            return self._begun(*write)
+            return self._begun(*write, batch)
         except ENDING:
             raise
         except BaseException:  # the other flows go on
@@ -86,15 +102,16 @@ class Outbox:
     def _failed() -> bool:
         raise CoordinationUnavailable("what was to be written cannot be")
 
-    def _begun(self, session: FlowSession, effect: WriteMarker | WriteHolder) -> Finish:
+    def _begun(self, session: FlowSession, effect: WriteMarker | WriteHolder, batch: WriteBatch) -> Finish:
         with session.lock:
             if isinstance(effect, WriteMarker):
                 if not session.to_be_written(effect):
                     return lambda: True
                 marker = Datamarker.now(effect.position, session.epoch, session.log_identity)
-                return self._ownership.begin_write(session.flow, session.epoch, "datamarker", marker.to_json())
-            if effect.record["id"] != session.holder:
+                return batch.write(session.flow, session.epoch, "datamarker", marker.to_json())
+            if session.holder is not None and effect.record["id"] != session.holder:
                 return lambda: True  # the flow was assigned anew meanwhile, which this must not undo
+            # Not together with the others, which are begun later: it could be assigned anew until then.
             return self.begin(session, effect)
 
     def _finish(self, write: _Write, finish: Finish) -> None:
@@ -104,7 +121,9 @@ class Outbox:
         except ENDING:
             raise
         except BaseException as error:
-            if isinstance(error, TidingsError):
+            if isinstance(error, CoordinationUnavailable):  # of which its session tells, once for all flows
+                logger.debug("flow %s: %s", session.flow, error)
+            elif isinstance(error, TidingsError):
                 logger.info("flow %s: %s", session.flow, error)
             else:
                 logger.exception("flow %s", session.flow)

@@ -8,13 +8,13 @@ the `Outbox` does what sessions ask for.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import os
 import socket
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -28,11 +28,15 @@ from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import ENDING, CoordinationUnavailable, PublisherExists, TidingsError
 from tidings.flows import Flow
-from tidings.logs import Log, containing_errors, open_log
+from tidings.log_opening import containing_errors, open_log
+from tidings.logs import Log
 from tidings.names import check_name
-from tidings.positions import Position, Positions
+from tidings.positions import Positions
+from tidings.protocol_versions import own_record
 from tidings.publisher.assignment import Assignment
 from tidings.publisher.bulk import BULK_ROWS, BulkSender
+from tidings.publisher.counters import PublisherCounters
+from tidings.publisher.dead_letters import DeadLetters
 from tidings.publisher.flow_session import (
     PATIENCE_S,
     TOKEN_INTERVAL_S,
@@ -41,11 +45,13 @@ from tidings.publisher.flow_session import (
     SessionOptions,
 )
 from tidings.publisher.outbox import Outbox
-from tidings.publisher.ownership import Ownership, Taken, Wanted
-from tidings.publisher.plan import Plan, read_plan, starting_position
+from tidings.publisher.ownership import Ownership
+from tidings.publisher.plan import Plan, read_plan
 from tidings.publisher.pump import Pump
 from tidings.publisher.pump_set import PumpSet
 from tidings.publisher.reports import Reporter
+from tidings.publisher.snapshot_taker import SnapshotTaker
+from tidings.publisher.taking import FlowTaker
 from tidings.stream_definition import StreamDefinition
 from tidings.wire.exchange_server import ExchangeServer
 from tidings.wire.security import OPEN, Security
@@ -53,7 +59,7 @@ from tidings.wire.security import OPEN, Security
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TAKE_BATCH_FLOWS = 500
+LONGEST_PAUSE_S = 0.5  # between two steps
 PLAN_INTERVAL_S = 5.0  # between two looks at everything, though nothing seems to have changed
 
 logger = logging.getLogger(__name__)
@@ -109,10 +115,25 @@ class Publisher:
         self._suspended = False
         self._lost = False
         self._pumps = PumpSet(self._pump, self._give_up, patience)
-        self._given_up: dict[Flow, int] = {}
         self._misplaced: dict[str, str] = {}
-        self._plan = Plan()
+        self._plan = self._heeded = Plan()
+        self.counters = PublisherCounters()
+        self._mine: set[Flow] = set()  # the flows that should be ours
+        self._planned_at = -1
+        self._rebalance = True
+        # Apart, because a change of one kind does not make us look at what is of another.
         self._nodes = NodeCache(coordination, self._on_change)
+        self._owners = NodeCache(coordination, self._on_change)
+        self._subscribers = NodeCache(coordination, self._on_subscribers)
+        self._taker = FlowTaker(
+            self.name,
+            self._ownership,
+            self._pumps,
+            self._options,
+            self.counters,
+            nodes=self._nodes,
+            owners=self._owners,
+        )
         taken = PublisherExists(f"a publisher {self.name!r} is running already; give this one another name")
         self._membership = Membership(self._nodes, coordination, ("publishers", self.name), taken)
         self._server = ExchangeServer(
@@ -125,10 +146,11 @@ class Publisher:
             self._server.close()
             raise
         self._lease = Lease(coordination)
-        self._outbox = Outbox(self._ownership)
+        self._outbox = Outbox(self._ownership, lambda session, effect: self._dead_letters.put(session, effect))
+        self._dead_letters = DeadLetters(self._pumps.running, lambda: self._plan.streams, self._outbox.carry_out)
         self._assignment = Assignment(
             self.name,
-            self._nodes,
+            self._subscribers,
             self._ownership,
             self._outbox,
             self._pumps.running,
@@ -138,12 +160,16 @@ class Publisher:
             options=self._options,
         )
         self._server.start(self._assignment.on_message, self._assignment.on_broken, self._bulk.on_offer)
+        self._snapshots = SnapshotTaker(
+            coordination, self.name, self._ownership, self._pumps.running, lambda: self._plan, self.may_send
+        )
         self._reporter = Reporter(
             coordination,
             self.name,
             self._pumps.running,
             lambda: [flow for flows in self._plan.flows.values() for flow in flows],
             self.may_send,
+            self._snapshots.reports,
         )
         coordination.client.add_listener(self._on_state)
         self._thread = threading.Thread(target=self._control, name="tidings-control", daemon=True)
@@ -158,6 +184,50 @@ class Publisher:
     def flows(self) -> list[Flow]:
         """The flows that this publisher owns now."""
         return sorted(session.flow for session in self._assignment.sessions())
+
+    # What those see who watch over it
+
+    @property
+    def coordination(self) -> Coordination:
+        """The session with ZooKeeper."""
+        return self._coordination
+
+    @property
+    def closing(self) -> bool:
+        """Whether it gives its flows away, to end."""
+        return self._draining
+
+    @property
+    def pumps(self) -> Mapping[str, Pump]:
+        """The streams that it reads."""
+        return dict(self._pumps.running)
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Why logs cannot be read, by stream."""
+        met = {name: trouble for name, pump in self.pumps.items() if (trouble := pump.trouble)}
+        return {**met, **self._pumps.unreadable}
+
+    @property
+    def exchanges(self) -> Counter[str]:
+        """How many subscribers are connected, by application."""
+        return Counter(one.key[0] for one in self._server.connections() if not one.waits and not one.broken)
+
+    @property
+    def broken_exchanges(self) -> Counter[str]:
+        """How many exchanges have broken so far, by application."""
+        return self._assignment.broken_exchanges.copy()
+
+    @property
+    def refused_peers(self) -> int:
+        """How many peers that wanted to connect were sent away so far."""
+        return self._server.refused_peers
+
+    @property
+    def dead_threads(self) -> list[str]:
+        """The threads without which it can do nothing, and which have ended all the same."""
+        threads = (self._thread, self._outbox.thread, self._lease.thread)
+        return [] if self._closed.is_set() else [one.name for one in threads if not one.is_alive()]
 
     def run(self) -> None:
         """Wait until the publisher is closed."""
@@ -177,15 +247,17 @@ class Publisher:
         self._changed.set()
         self._thread.join()
         self._coordination.client.remove_listener(self._on_state)
+        self._snapshots.close()
         self._reporter.close()
+        self._dead_letters.close()
         self._pumps.close()
         self._outbox.close()
         self._server.close()
         if self._coordination.client.connected:  # else what is left goes with the session
             with contextlib.suppress(TidingsError):
-                self._release_given_up()
-                for session in self._assignment.sessions():
-                    self._ownership.release(session.flow, session.epoch)
+                self._taker.release()
+                left = [(session.flow, session.epoch) for session in self._assignment.sessions()]
+                self._ownership.release_many(left)
         self._membership.leave()
         self._lease.close()
 
@@ -205,6 +277,10 @@ class Publisher:
 
     def _on_change(self) -> None:
         self._stale = True
+        self._changed.set()
+
+    def _on_subscribers(self) -> None:
+        self._rebalance = True
         self._changed.set()
 
     def _on_state(self, state: str) -> None:
@@ -227,14 +303,18 @@ class Publisher:
                 begun = time.monotonic()
                 self._stale |= self._pumps.broken
                 replan = self._stale or begun - planned > PLAN_INTERVAL_S
+                rebalance, self._rebalance = replan or self._rebalance, False
                 if replan:
                     self._stale, planned = False, begun
                     if not self._reconcile():
                         self._stale = True
+                waiting = self._assignment.look_around()
                 for application, flows in self._plan.flows.items():
-                    self._place(application, flows, replan)
+                    if rebalance or application.name in waiting:
+                        self._place(application, flows, rebalance)
                 self._assignment.advance()
-                self._closed.wait(time.monotonic() - begun)  # with very many flows, leave half of the time to sending
+                # With very many flows, leave half of the time to sending.
+                self._closed.wait(min(LONGEST_PAUSE_S, time.monotonic() - begun))
             except TidingsError as error:
                 self._stale = True
                 logger.info("publisher %s: %s", self.name, error)
@@ -245,9 +325,9 @@ class Publisher:
                 logger.exception("publisher %s: a step of its control failed", self.name)
                 self._closed.wait(1.0)
 
-    def _place(self, application: Application, flows: list[Flow], replan: bool) -> None:
+    def _place(self, application: Application, flows: list[Flow], rebalance: bool) -> None:
         try:
-            self._assignment.place(application, flows, rebalance=replan)
+            self._assignment.place(application, flows, rebalance=rebalance)
         except (CoordinationUnavailable, *ENDING):
             raise
         except BaseException as error:  # a balancer may be anybody's: the other applications go on
@@ -261,22 +341,25 @@ class Publisher:
         """The session was lost, and with it all that we owned."""
         for session in list(self._assignment.sessions()):
             self._outbox.end(session)
-        self._given_up.clear()
+        self._taker.lost()
         self._server.disconnect()
         self._membership.lost()
-        self._nodes.forget()
+        for nodes in (self._nodes, self._owners, self._subscribers):
+            nodes.forget()
         self._coordination.ping()
         self._lost = False
 
     def _reconcile(self) -> bool:
         """Take the flows that should be ours, and leave the others; False if it must be tried again soon."""
-        self._release_given_up()
+        self._taker.release()
         self._membership.keep(self._record)
-        self._plan = plan = read_plan(self._nodes)
-        mine = {flow for flow, owner in plan.owners.items() if owner == self.name}
+        plan, mine = self._read_plan(), self._mine
+        self.counters.keep(plan.applications)
         readable = {name: one.at(self._replica) for name, one in plan.streams.items() if self._reads(one)}
-        self._pumps.open({flow.stream for flow in mine}, readable)
-        self._release_given_up()
+        taken = {stream for stream, taker in plan.takers.items() if taker == self.name}
+        self._pumps.open({flow.stream for flow in mine} | taken, readable)
+        self._snapshots.wake()
+        self._taker.release()
         self._membership.keep(self._record)  # so that others learn at once what cannot be read here
         owned = {session.flow: session for session in self._assignment.sessions()}
         for flow, session in owned.items():
@@ -284,20 +367,27 @@ class Publisher:
                 self._outbox.end(session)
             elif flow not in mine:
                 self._assignment.leave(session)
-            else:
+            elif plan is not self._heeded:
                 with session.lock:
                     self._outbox.carry_out(session, session.redefine(plan.applications[flow.application]))
+                    self._outbox.carry_out(session, session.heed(plan.controls[flow]))
+        self._heeded = plan
         wanted = [flow for flow in mine if flow not in owned and flow.stream in self._pumps.running]
-        self._nodes.fill([(*flow.place, "owner") for flow in wanted])
-        # One that has another owner is looked at again when that is gone, which the cache tells. One that is ours, and
-        # that we do not send, was taken by a transaction whose answer was lost.
-        owners = {flow: self._nodes.value(*flow.place, "owner") for flow in wanted}
-        free = [flow for flow, owner in owners.items() if owner is None or owner.get("publisher") == self.name]
-        whole = [
-            self._take(free[at : at + TAKE_BATCH_FLOWS], plan.applications)
-            for at in range(0, len(free), TAKE_BATCH_FLOWS)
-        ]
-        return all(whole) and not self._pumps.unreadable
+
+        def on_taken(name: str) -> None:
+            application = plan.applications[name]
+            self._place(application, plan.flows[application], rebalance=True)
+
+        return self._taker.take(wanted, plan, on_taken) and not self._pumps.unreadable
+
+    def _read_plan(self) -> Plan:
+        """The plan of now; the one of before, if nothing that it was made from can have changed."""
+        generation = self._nodes.generation
+        if generation != self._planned_at or self._nodes.uncertain:
+            self._plan = read_plan(self._nodes)
+            self._mine = {flow for flow, owner in self._plan.owners.items() if owner == self.name}
+            self._planned_at = generation
+        return self._plan
 
     def _reads(self, stream: StreamDefinition) -> bool:
         return self._replica is None or self._replica in stream.replicas
@@ -313,75 +403,18 @@ class Publisher:
             "unreadable": self._pumps.unreadable,
             "host": socket.gethostname(),
             "pid": os.getpid(),
+            **own_record(),
         }
 
     def _applications(self) -> list[str]:
         """Whose subscribers should be connected: those with flows that are here, or are meant to be."""
-        planned = {flow.application for flow, owner in self._plan.owners.items() if owner == self.name}
+        planned = {flow.application for flow in self._mine}
         here = {flow.application for pump in list(self._pumps.running.values()) for flow in list(pump.flows)}
         return sorted(planned | here)
 
-    def _take(self, flows: list[Flow], applications: Mapping[str, Application]) -> bool:
-        """Become the owner of flows; False if one should be tried again, though nothing in ZooKeeper changes."""
-        bounds, identities = {}, {}
-        for stream in {flow.stream for flow in flows} & self._pumps.running.keys():
-            try:
-                with containing_errors(stream):
-                    bounds[stream] = self._pumps.running[stream].log.bounds()
-                    identities[stream] = self._pumps.running[stream].log_identity
-            except TidingsError as error:
-                self._pumps.give_up(stream, str(error))
-                self._release_given_up()
-        flows = [flow for flow in flows if flow.stream in bounds]
-
-        def start(flow: Flow, before: Position | None) -> Position:
-            log, held = self._pumps.running[flow.stream].log, bounds[flow.stream][flow.shard]
-            with containing_errors(flow.stream):
-                return starting_position(applications[flow.application], flow, log, held, before)
-
-        wanted = [
-            Wanted(
-                flow,
-                functools.partial(start, flow),
-                self._nodes.version("applications", flow.application),
-                identities[flow.stream],
-            )
-            for flow in flows
-        ]
-        taken = self._ownership.take(wanted, {"host": socket.gethostname(), "pid": os.getpid()})
-        for flow, one in zip(flows, taken, strict=True):
-            if one is not None:
-                self._own(flow, one, applications[flow.application])
-        return None not in taken
-
-    def _own(self, flow: Flow, taken: Taken, application: Application) -> None:
-        pump = self._pumps.running[flow.stream]
-        skipped = 0
-        if application.mode == "realtime" and taken.before is not None:
-            skipped = max(0, taken.position.seq - taken.before.seq)
-        session = FlowSession(
-            flow,
-            taken.epoch,
-            application,
-            taken.position,
-            pump.lock,
-            self._options,
-            holder=taken.holder,
-            skipped=skipped,
-            log_identity=taken.log,
-        )
-        pump.add(session)
-        logger.info("publisher %s owns %s, epoch %d, from %s", self.name, flow, taken.epoch, taken.position)
-
     def _give_up(self, session: FlowSession) -> None:
         self._outbox.end(session)
-        self._given_up[session.flow] = session.epoch
-
-    def _release_given_up(self) -> None:
-        """Let others have the flows that we do not send any more; what fails is tried again."""
-        for flow, epoch in list(self._given_up.items()):
-            self._ownership.release(flow, epoch)
-            del self._given_up[flow]
+        self._taker.give_up(session.flow, session.epoch)
 
     def _pump(self, stream: StreamDefinition) -> Pump:
         with containing_errors(stream.name):
@@ -397,8 +430,8 @@ class Publisher:
         self._reporter.apply_settings(pump)  # before it reads
         return pump
 
-    def _send_in_bulk(self, log: Log, after: Positions, upto: Positions, group: list[FlowSession]) -> None:
+    def _send_in_bulk(self, log: Log, after: Positions, upto: Positions, group: list[FlowSession]) -> int:
         with self._starting_spark:  # by one caravan only
             spark = self._spark() if callable(self._spark) else self._spark
         assert spark is not None
-        self._bulk.send(spark, log, after, upto, group)
+        return self._bulk.send(spark, log, after, upto, group)

@@ -19,7 +19,9 @@ import numpy as np
 from tidings.applications import Application
 from tidings.errors import ENDING, DeliveryFailed, LogRestored, PositionsLost, TidingsError
 from tidings.flows import Flow
-from tidings.logs import Log, Read, TailedLog, containing_errors, identity_of
+from tidings.log_opening import containing_errors, identity_of
+from tidings.logs import Log, Read, TailedLog, WritableLog
+from tidings.outages import Outage
 from tidings.positions import Bounds, Position, Positions
 from tidings.publisher.allocation import Allocation
 from tidings.publisher.bulk import BULK_LIMIT_ROWS, BULK_ROWS
@@ -28,6 +30,7 @@ from tidings.publisher.data_loss import DataLoss
 from tidings.publisher.flow_session import FlowSession, Ride
 from tidings.publisher.outbox import Outbox
 from tidings.publisher.read_batch import Part, ReadBatch, Rows, fresh, messages
+from tidings.retention import RetainedBy
 from tidings.stream_definition import StreamDefinition
 from tidings.wire.connection import Connection
 
@@ -37,8 +40,8 @@ RETRY_S = 1.0  # after which a log is tried again that could not be read
 
 logger = logging.getLogger(__name__)
 Rides = dict[FlowSession, Ride]
-Bulk = Callable[[Log, Positions, Positions, "list[FlowSession]"], None]
-"""Sends what lies between two positions to flows, and returns when it is processed."""
+Bulk = Callable[[Log, Positions, Positions, "list[FlowSession]"], int]
+"""Sends what lies between two positions to flows, and returns how many updates that were when they are processed."""
 Serve = Callable[[Caravan, Rides, "str | None"], bool]
 
 
@@ -51,6 +54,11 @@ class LogTrouble(NamedTuple):
     """Who has met with it."""
     failing: bool = True
     """Whether it was so the last time. One that could be opened, and has not told anything yet, may fail again."""
+
+
+def log_outage(stream: str) -> Outage:
+    """The time in which the log of a stream cannot be read, whichever pump meets with it."""
+    return Outage(f"stream {stream!r}", logger.warning, away="cannot be read", back="can be read again")
 
 
 class Pump:
@@ -70,16 +78,24 @@ class Pump:
         self.stream = stream
         self.lock = threading.RLock()
         self.flows: dict[Flow, FlowSession] = {}
-        self.bytes_read = self.bytes_sent = 0
+        self.updates_read = self.bytes_read = self.bytes_sent = self.updates_sent_in_bulk = 0
+        self.held: Mapping[int, Bounds] = {}
+        """What the log held when it was last looked at; nothing is known of shards that are missing."""
+        self.retained: RetainedBy | None = None
+        """How much the datastore keeps for the stream's sake, and for whom, as it was found last."""
         self._log = log
-        self._tailed = isinstance(log, TailedLog)
+        self.tailed = log if isinstance(log, TailedLog) else None
+        """The log, if it is a datastore's own."""
+        self.dense = isinstance(log, WritableLog)
+        """Whether the log tells how many updates lie between two positions."""
         self._may_send = may_send
         self._outbox = outbox
         self._data_loss = DataLoss(log, outbox)
         self._read_rows = read_rows
-        self._bulk = bulk if not self._tailed else None
+        self._bulk = bulk if self.tailed is None else None
         self._bulk_rows = bulk_rows
         self._trouble: LogTrouble | None = None
+        self.outage = log_outage(stream.name)
         self._stopped = threading.Event()
         self.allocation = Allocation(
             stream.name,
@@ -118,6 +134,15 @@ class Pump:
         self.allocation.close()
         self._log.close()
 
+    def gathers(self, session: FlowSession) -> bool:
+        """Whether a snapshot is read for a flow, or taken just now: how long that takes is not for the flow to say."""
+        return self.tailed is not None and self.tailed.aside(session.sent) is not None
+
+    def look(self) -> Mapping[int, Bounds]:
+        """What the log holds now."""
+        self.held = self._log.bounds()
+        return self.held
+
     def broken(self, patience: float) -> str | None:
         """Why the log cannot be read, if that has been so for so many seconds."""
         trouble = self._trouble
@@ -137,8 +162,7 @@ class Pump:
 
     def _note_trouble(self, error: TidingsError, caravan: Caravan | None = None) -> None:
         known = self._trouble
-        if known is None or known.reason != str(error):  # said once
-            logger.warning("stream %r: %s", self.stream.name, error)
+        self.outage.begin(str(error))
         self._trouble = LogTrouble(time.monotonic() if known is None else known.since, str(error), caravan)
 
     def _end_trouble(self, trouble: LogTrouble, caravan: Caravan, after: Positions, read: Read) -> None:
@@ -146,8 +170,14 @@ class Pump:
         further = any(read.upto[shard] > at for shard, at in after.items())
         if not further and any(at < self._log.bounds()[shard].head for shard, at in after.items()):
             self._trouble = trouble._replace(failing=False)
-        elif trouble.caravan is None or trouble.caravan is caravan or trouble.caravan.closed:
+        else:
+            self._settle(trouble, caravan)
+
+    def _settle(self, trouble: LogTrouble, caravan: Caravan) -> None:
+        """This caravan is not in trouble; what another has met with may last."""
+        if trouble.caravan is None or trouble.caravan is caravan or trouble.caravan.closed:
             self._trouble = None
+            self.outage.end()
         else:
             self._trouble = trouble._replace(since=time.monotonic())
 
@@ -174,10 +204,12 @@ class Pump:
     def step(self, caravan: Caravan) -> bool:
         """Read what comes next and send it to the flows of the caravan; False if there was nothing."""
         with containing_errors(self.stream.name):
-            bounds, identity = self._log.bounds(), self.log_identity
+            bounds, identity = self.look(), self.log_identity
         if bounds is caravan.idle_at:
+            if self._trouble is not None:  # which was to ask for the bounds
+                self._settle(self._trouble, caravan)
             return False
-        caravan.idle_at = None if self._tailed else bounds
+        caravan.idle_at = None if self.tailed is not None else bounds
         with self.lock:
             for one in self.flows.values():
                 if one.caravan is caravan and caravan.passed(one):  # it went back to its datamarker
@@ -207,14 +239,14 @@ class Pump:
         return busy
 
     def _lines(self, rides: Rides) -> list[Rides]:
-        """The flows that one read can serve: those that follow the log, and those that are aside."""
-        if not isinstance(self._log, TailedLog):
+        """The flows that one read can serve: those that follow the log, and those that are aside for the same rows."""
+        if self.tailed is None:
             return [rides] if rides else []
-        lines: tuple[Rides, Rides] = ({}, {})
+        lines: dict[str | None, Rides] = defaultdict(dict)
         with self.lock:
             for one, ride in rides.items():
-                lines[self._log.aside(one.sent)][one] = ride
-        return [line for line in lines if line]
+                lines[self.tailed.aside(one.sent)][one] = ride
+        return list(lines.values())
 
     def _serve(self, serve: Serve, caravan: Caravan, rides: Rides, identity: str | None) -> bool:
         """Serve these flows in that way, or tell them what is lost; False if there was nothing."""
@@ -236,7 +268,12 @@ class Pump:
         if self._bulk is None:
             return {}
         with self.lock:
-            reliable = {one: ride for one, ride in rides.items() if one.application.mode == "reliable"}
+            # Tasks know nothing of what is to be skipped, and go on after it.
+            reliable = {
+                one: ride
+                for one, ride in rides.items()
+                if one.application.mode == "reliable" and not one.control.paused and not one.skips_ahead
+            }
             behind = sum(bounds[one.shard].head.seq - one.sent.seq for one in reliable)
         return reliable if behind >= self._bulk_rows else {}
 
@@ -249,6 +286,7 @@ class Pump:
         if self.log_identity != identity:
             return True  # it was made anew meanwhile, and these are perhaps other updates than those that come next
         with self.lock:
+            self.updates_read += len(rows)
             self.bytes_read += rows.nbytes
         self.allocation.count(caravan, len(rows), rows.nbytes)
         for batch in ReadBatch.split(rows) if len(rows) else ():
@@ -258,6 +296,8 @@ class Pump:
                 if one.ride is ride:
                     one.advance(upto[one.shard])
             caravan.at |= upto
+            if any(one.sent < upto[one.shard] for one, ride in rides.items() if one.ride is ride):  # by a detour
+                caravan.at |= self._stands(one for one, ride in rides.items() if one.ride is ride)
         return len(rows) > 0
 
     def _stands(self, sessions: Iterable[FlowSession]) -> dict[int, Position]:
@@ -286,7 +326,7 @@ class Pump:
         after = self._only(self._stands(group))
         upto = self._log.reach(after, BULK_LIMIT_ROWS)
         try:
-            self._bulk(self._log, after, upto, list(group))
+            self.updates_sent_in_bulk += self._bulk(self._log, after, upto, list(group))
             if self.log_identity != identity:
                 raise DeliveryFailed(f"the log of stream {self.stream.name!r} was made anew during a large step")
         except DeliveryFailed as error:
@@ -323,18 +363,25 @@ class Pump:
             allowed = self._may_send()
             for one, ride in list(rides.items()):
                 start, end = batch.after(one.shard, one.sent)
+                if one.detour is not None:
+                    end = batch.after(one.shard, one.detour)[0]
                 if not one.serves(ride, more=start < end, allowed=allowed) or one.connection is None:
                     del rides[one]
                     continue
                 if start == end:
                     continue
                 matching = chosen[one.application]
-                wanted = matching[np.searchsorted(matching, start) : np.searchsorted(matching, end)]
+                wanted = matching[slice(*matching.searchsorted((start, end)))]
                 if one.application in young:
                     kept = wanted[young[one.application][wanted]]
                     skipped[one] = len(wanted) - len(kept)
                     wanted = kept
-                after = None if self._tailed else one.unbroken_after
+                after = None if self.tailed is not None else one.unbroken_after
+                if one.skips_ahead:
+                    kept = np.setdiff1d(wanted, batch.rows_at(one.shard, one.skips), assume_unique=True)
+                    if len(kept) < len(wanted):
+                        skipped[one] = skipped.get(one, 0) + len(wanted) - len(kept)
+                        wanted, after = kept, None
                 part = Part(one, wanted, batch.position(end - 1), after)
                 passed.append(part)
                 if len(wanted):
@@ -344,7 +391,9 @@ class Pump:
             for one, wanted, upto, _ in passed:
                 size = int(batch.sizes[wanted].sum())
                 self.bytes_sent += size
-                self._outbox.carry_out(one, one.advance(upto, size, skipped.get(one, 0)))
+                one.counters.updates_sent += len(wanted)
+                oldest = batch.time(int(wanted[0])) if len(wanted) else None
+                self._outbox.carry_out(one, one.advance(upto, size, skipped.get(one, 0), oldest))
             for connection, built in ready:
                 for message, rows in built:
                     connection.send(message, rows)

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable, Mapping, Set
 
 from tidings.errors import TidingsError
+from tidings.outages import Outage
 from tidings.publisher.flow_session import FlowSession
-from tidings.publisher.pump import RETRY_S, Pump
+from tidings.publisher.pump import RETRY_S, Pump, log_outage
 from tidings.stream_definition import StreamDefinition
 
 CLOSE_PATIENCE_S = 5.0
@@ -36,6 +37,7 @@ class PumpSet:
         self._release = release
         self._patience = patience
         self._unreadable: dict[str, str] = {}
+        self._outages: dict[str, Outage] = {}  # of the streams that were given up, until they are read again
         self._retry = 0.0
 
     @property
@@ -59,6 +61,7 @@ class PumpSet:
             if (reason := pump.broken(self._patience)) is not None:
                 self.give_up(name, reason)
         self._unreadable = {name: reason for name, reason in self._unreadable.items() if name in defined}
+        self._outages = {name: outage for name, outage in self._outages.items() if name in self._unreadable}
         if self._unreadable and time.monotonic() >= self._retry:
             # Others may read them meanwhile, if they are at a replica.
             self._retry = time.monotonic() + RETRY_S
@@ -71,10 +74,12 @@ class PumpSet:
             else:
                 if (reason := self._unreadable.pop(name, None)) is not None:
                     pump.suspect(reason)
+                    pump.outage = self._outages[name]
                 self.running[name] = pump
 
     def give_up(self, stream: str, reason: str) -> None:
         """Leave a stream whose log cannot be read to others."""
+        self._outages[stream] = self.running[stream].outage
         self._close(stream)
         self._note_unreadable(stream, reason)
 
@@ -90,8 +95,7 @@ class PumpSet:
         _close_soon(pump)
 
     def _note_unreadable(self, stream: str, reason: str) -> None:
-        if self._unreadable.get(stream) != reason:  # said once, and the other streams go on
-            logger.warning("stream %r cannot be read: %s", stream, reason)
+        self._outages.setdefault(stream, log_outage(stream)).begin(reason)
         self._unreadable[stream] = reason
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,18 +67,48 @@ class ReadBatch:
         found: npt.NDArray[np.bool_] = pc.equal(self.rows["kind"], TOMBSTONE).to_numpy()
         return found
 
+    @functools.cached_property
+    def _extents(self) -> dict[int, tuple[int, int]]:
+        """Where the rows of each shard begin and end."""
+        shards, firsts = np.unique(self.shards, return_index=True)
+        ends = np.append(firsts[1:], len(self.shards))
+        return dict(zip(shards.tolist(), zip(firsts.tolist(), ends.tolist(), strict=True), strict=True))
+
+    @functools.cached_property
+    def _times(self) -> npt.NDArray[np.int64]:
+        """When each row was committed, in microseconds; the least number where that is not known."""
+        micros = pc.fill_null(self.rows["time"].cast(pa.int64()), np.iinfo(np.int64).min)
+        found: npt.NDArray[np.int64] = micros.to_numpy()
+        return found
+
+    def time(self, row: int) -> float | None:
+        """When a row was committed, in seconds since 1970, if that is known."""
+        micros = int(self._times[row])
+        return None if micros == np.iinfo(np.int64).min else micros / 1e6
+
     def wanted(self, filter: Filter) -> Rows:
         """The rows that a flow with this filter gets."""
         return np.flatnonzero(filter.mask(self.rows).to_numpy(zero_copy_only=False) | self.tombstones)
 
     def after(self, shard: int, position: Position) -> tuple[int, int]:
         """Where the rows of a shard after a position begin and end."""
-        first, end = np.searchsorted(self.shards, [shard, shard + 1])
-        seqs = self.seqs[first:end]
-        start = first + int(np.searchsorted(seqs, position.seq, "left"))
+        start, end = self._extents.get(shard, (0, 0))
+        if start < end and self.seqs[end - 1] < position.seq:
+            return end, end  # as it is with most of many flows, while some catch up
+        if end - start > 1:
+            start += int(self.seqs[start:end].searchsorted(position.seq))
         while start < end and self.position(start) <= position:
             start += 1
-        return int(start), int(end)
+        return start, end
+
+    def rows_at(self, shard: int, positions: Iterable[Position]) -> Rows:
+        """The rows of a shard that are at one of these positions."""
+        found = []
+        for position in positions:
+            start, end = self.after(shard, position.before)
+            if start < end and self.position(start) == position:
+                found.append(start)
+        return np.array(found, np.int64)
 
     def position(self, row: int) -> Position:
         """The position of a row."""

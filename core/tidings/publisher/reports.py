@@ -16,13 +16,23 @@ from typing import Any
 
 from tidings.allocation_policies import Limits
 from tidings.coordination.origins import note_origin, read_farthest, read_origin
-from tidings.coordination.zookeeper import Coordination, decode
+from tidings.coordination.values import decode
+from tidings.coordination.zookeeper import Coordination
 from tidings.datamarkers import Datamarker
-from tidings.errors import ENDING, ForeignValue, InvalidOption, TidingsError
+from tidings.errors import (
+    ENDING,
+    CoordinationDenied,
+    CoordinationUnavailable,
+    ForeignValue,
+    InvalidOption,
+    LogUnavailable,
+    TidingsError,
+)
 from tidings.flows import Flow
 from tidings.logs import FollowedLog, MovableLog, TailedLog
 from tidings.positions import Position, Positions
 from tidings.publisher.pump import Pump
+from tidings.retention import LogRetention, RetainedBy, retained_by
 
 PLACE = "caravans"
 REPORT_INTERVAL_S = 3.0
@@ -40,15 +50,19 @@ class Reporter:
         pumps: Mapping[str, Pump],
         flows: Callable[[], Iterable[Flow]],
         may_send: Callable[[], bool],
+        snapshots: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
         self._coordination = coordination
         self._publisher = publisher
         self._pumps = pumps
         self._flows = flows
         self._may_send = may_send
+        self._snapshots = {} if snapshots is None else snapshots
+        self._retention = LogRetention()
         self._applied: dict[Pump, dict[str, Any]] = {}
         self._origins: dict[Pump, tuple[Mapping[str, Any], Positions]] = {}
         self._troubles: dict[str, str] = {}
+        self._reported: dict[str, tuple[Any, dict[str, Any]]] = {}  # with the session that has put it there
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="tidings-reports", daemon=True)
         self._thread.start()
@@ -85,8 +99,15 @@ class Reporter:
                     self._note_origin(pump)
                 except ENDING:
                     raise
+                except CoordinationUnavailable as error:  # of which its session tells
+                    logger.debug("stream %r: %s", stream, error)
                 except BaseException as error:  # noqa: BLE001 - it harms this stream alone
-                    self._log_once(stream, error)
+                    # That a datastore is away is told by who reads it.
+                    if not isinstance(error, LogUnavailable) or (pump.trouble is None and stream in self._troubles):
+                        self._log_once(stream, error)
+                    self._troubles.setdefault(stream, "")
+                else:
+                    self._troubles.pop(stream, None)
 
     def _log_once(self, stream: str, error: BaseException) -> None:
         trouble = f"{type(error).__name__}: {error}"
@@ -111,13 +132,22 @@ class Reporter:
             pump.allocation.reallocate()
 
     def _report(self, stream: str, pump: Pump) -> None:
-        record = {
+        pump.look()  # which nobody else does for a stream whose flows all wait
+        record: dict[str, Any] = {
             "caravans": [one.to_json() for one in pump.allocation.caravans()],
             "bytes_read": pump.bytes_read,
             "bytes_sent": pump.bytes_sent,
             "trouble": pump.trouble,
         }
-        self._coordination.claim(record, PLACE, stream, self._publisher, again=True)
+        if pump.retained is not None:
+            record["retained"] = pump.retained.to_json()
+        if stream in self._snapshots:
+            record["snapshot"] = self._snapshots[stream]
+        session = self._coordination.client.client_id
+        if self._reported.get(stream) == (session, record):
+            return
+        if self._coordination.claim(record, PLACE, stream, self._publisher, again=True):
+            self._reported[stream] = (session, record)
 
     def _confirm(self, stream: str, pump: Pump) -> None:
         """Let a datastore forget what every flow has passed, whoever owns it."""
@@ -133,6 +163,8 @@ class Reporter:
                 if isinstance(pump.log, FollowedLog):
                     pump.log.followers_at([marker.position for marker in markers.values()])
                 pump.log.confirm(upto)
+            pump.retained = retained_by(pump.log, {flow: one.position for flow, one in markers.items()})
+            self._retention.watch(stream, pump.retained)
 
     def _note_origin(self, pump: Pump) -> None:
         """Note what the datastore is known by, again and again: its history goes on, and it may be gone one day."""
@@ -160,15 +192,24 @@ class Reporter:
         return Positions({shard: at for shard, at in found.items() if at.seq >= 0})
 
 
-def read_troubles(tree: Coordination, stream: str) -> dict[str, str]:
-    """Why publishers could not read the log of a stream, by their names; those that can are left out."""
-    found: dict[str, str] = {}
+def read_reports(tree: Coordination, stream: str) -> dict[str, dict[str, Any]]:
+    """What publishers say of a stream, by their names; what makes no sense is left out."""
+    found: dict[str, dict[str, Any]] = {}
     for name in tree.children(PLACE, stream):
         with contextlib.suppress(ForeignValue):
-            record = tree.read(PLACE, stream, name)
-            if record and isinstance(told := record.get("trouble"), str):
-                found[name] = told
+            found[name] = tree.read(PLACE, stream, name) or {}
     return found
+
+
+def troubles_in(reports: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """Why publishers could not read the log of a stream, by their names; those that can are left out."""
+    return {name: told for name, one in reports.items() if isinstance(told := one.get("trouble"), str)}
+
+
+def retained_in(reports: Mapping[str, Mapping[str, Any]]) -> RetainedBy | None:
+    """What a stream's datastore keeps for its sake, by these reports; of several, the most."""
+    read = [RetainedBy.from_json(told) for one in reports.values() if isinstance(told := one.get("retained"), dict)]
+    return max((one for one in read if one is not None), key=lambda one: one.bytes, default=None)
 
 
 def read_unreadable(tree: Coordination) -> dict[str, dict[str, str]]:
@@ -184,11 +225,15 @@ def read_unreadable(tree: Coordination) -> dict[str, dict[str, str]]:
 
 def read_datamarkers(tree: Coordination, flows: Iterable[Flow]) -> dict[Flow, Datamarker]:
     """The datamarkers of the flows that have one, asked for all at once."""
-    with tree.translating_errors():
-        asked = {flow: tree.client.get_async(tree.path(*flow.place, "datamarker")) for flow in flows}
-        found = {flow: one for flow, pending in asked.items() if (one := tree.found(pending)) is not None}
-    values = {flow: decode(tree.path(*flow.place, "datamarker"), raw) for flow, (raw, _) in found.items()}
-    return {flow: Datamarker.from_json(value) for flow, value in values.items() if value}
+    places = {flow: (*flow.place, "datamarker") for flow in flows}
+    markers = {}
+    for (flow, place), found in zip(places.items(), tree.read_many(list(places.values())), strict=True):
+        if isinstance(found, CoordinationDenied):
+            raise found
+        value = decode(tree.path(*place), found.raw) if found is not None else None
+        if value:
+            markers[flow] = Datamarker.from_json(value)
+    return markers
 
 
 def passed(markers: Mapping[Flow, Datamarker | None], shards: int) -> Positions | None:

@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from kazoo.hosts import collect_hosts
 from packaging.requirements import Requirement
 
-from tidings.coordination.access_check import check_access, repair_access
+from tidings.audit import recorded
+from tidings.coordination.access_check import Findings, check_access, repair_access
 from tidings.coordination.session import ZooKeeperSession
 from tidings.coordination.tls import tls_of_environment
 from tidings.coordination.zookeeper import Coordination
@@ -28,6 +29,7 @@ from tidings.identity.environment import credentials_of_environment
 from tidings.runtime import jars, java
 
 ZOOKEEPER_PORT = 2181
+ANSWERS_S, REFUSED_S = 3.0, 1.0  # what ZooKeeper is given to answer, and to begin to listen
 MIN_MEMORY_BYTES = 2 * 1024**3
 
 
@@ -163,7 +165,9 @@ def check_zookeeper(address: str | None) -> Check:
 def _check_by_tls(address: str) -> Check:
     try:
         with contextlib.closing(
-            ZooKeeperSession(address, timeout=3.0, tls=tls_of_environment(), insecure=True)
+            ZooKeeperSession(
+                address, timeout=ANSWERS_S, refused_timeout=REFUSED_S, tls=tls_of_environment(), insecure=True
+            )
         ) as session:
             return Check("zookeeper", True, f"{session.hosts} answers by TLS")
     except TidingsError as error:
@@ -176,7 +180,8 @@ def check_roles(address: str, *, repair: bool = False) -> Check:
         with contextlib.closing(
             Coordination(
                 address,
-                timeout=3.0,
+                timeout=ANSWERS_S,
+                refused_timeout=REFUSED_S,
                 credentials=credentials_of_environment(),
                 tls=tls_of_environment(),
                 insecure=True,  # nothing there is believed
@@ -195,7 +200,7 @@ def _check_rights(tree: Coordination, *, repair: bool) -> Check:
         local = all(is_loopback(host) for host, _ in collect_hosts(tree.hosts)[0])
         found = "everybody who reaches it may change everything"
         return Check("roles", local, found, "" if local else f"Set TIDINGS_SECRET, and run '{mending}'.")
-    findings = repair_access(tree) if repair else check_access(tree)
+    findings = _repaired(tree) if repair else check_access(tree)
     if findings.foreign:
         found = f"{_some(findings.foreign)} may be mended by others only"
         return Check("roles", False, found, "Delete them, or mend them as the superuser of ZooKeeper.")
@@ -204,6 +209,15 @@ def _check_rights(tree: Coordination, *, repair: bool) -> Check:
         return Check("roles", False, found, f"Run '{mending}'.")
     mended = f", {_some(findings.wrong)} mended" if findings.wrong else ""
     return Check("roles", True, f"{findings.nodes:,} nodes have the rights that they should{mended}")
+
+
+def _repaired(tree: Coordination) -> Findings:
+    before = {"closed": tree.closed}
+    # What is wrong may be the rights of the audit.
+    with recorded(tree, "doctor repair", [tree.root], before=before, required=False) as entry:
+        findings = repair_access(tree)
+        entry.after = {"closed": True, "mended": len(findings.wrong), "foreign": len(findings.foreign)}
+    return findings
 
 
 def _some(places: list[str]) -> str:

@@ -146,7 +146,7 @@ def _report(**what: object) -> int:
 def _launch(command: list[str], lock: int, output: int) -> int:
     """Fork and execute the server, which inherits the lock; importing subprocess would double our start."""
     supervisor = os.getpid()
-    die_with_us = _parent_death_signal()
+    die_with_us = parent_death_signal()
     os.set_inheritable(lock, True)
     server = os.fork()
     if server == 0:
@@ -171,8 +171,8 @@ def _become(command: list[str], output: int, supervisor: int, die_with_us: Calla
         os._exit(127)
 
 
-def _parent_death_signal() -> Callable[[], object]:
-    """What the server calls to be killed when we are; nothing where the system has no such thing (macOS)."""
+def parent_death_signal() -> Callable[[], object]:
+    """What a child calls to be killed when we are; nothing where the system has no such thing (macOS)."""
     if not sys.platform.startswith("linux"):
         return lambda: None
     try:

@@ -71,7 +71,10 @@ class Stage(BaseModel):
         """The pipeline has ended; called after the last batch."""
 
     def figures(self) -> Mapping[str, float]:
-        """What Prometheus is told of the stage: as `tidings_stage_<name>`, with the pipeline as a label."""
+        """What Prometheus is told of the stage: as `tidings_stage_<name>`, with the pipeline as a label.
+
+        One whose name ends in `_total` only grows.
+        """
         return {}
 
     def prepare(self, rows: DataFrame) -> DataFrame:

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from tidings.errors import LogMismatch, LogUnavailable
 from tidings.storage.durable import sync_folder
@@ -57,7 +58,8 @@ class Commits:
         """Make this the table's next version; None, and nothing changed, if another writer made that version.
 
         None also if `after`, which is to be the version before, is not there, or not any more. After an
-        `OutcomeUnknown` the commit may be seen, and all that it names must stay.
+        `OutcomeUnknown` the commit may be seen, and all that it names must stay. `FileNotFoundError` if a file that it
+        adds is not there: whoever thought it abandoned has deleted it.
         """
         lines = "\n".join(json.dumps(action) for action in actions if "commitInfo" not in action).encode()
         info = {"timestamp": milliseconds(), "operation": "WRITE", "engineInfo": ENGINE, CHECKSUM: zlib.crc32(lines)}
@@ -70,6 +72,8 @@ class Commits:
                 os.fsync(file.fileno())
                 made = _fingerprint(self._path(version), os.fstat(file.fileno()), content)
             sync_folder(self._table)  # the names of its files, before a commit speaks of them
+            for path in (self._table / unquote(action["add"]["path"]) for action in actions if "add" in action):
+                path.stat()
             return made if self._link(draft, version, after) else None
         finally:
             with contextlib.suppress(OSError):  # maintenance deletes what is left

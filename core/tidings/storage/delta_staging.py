@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,16 +113,22 @@ def checkpoint(folder: Path) -> None:
 def vacuum(folder: Path, grace_hours: int, *, full: bool = False) -> None:
     """Delete the files that no version has named for this long; with `full`, those that none ever named, too.
 
-    delta-rs finds them. It would note the deletion in two commits that it does not sync.
+    delta-rs finds them, by this machine's clock. It would note the deletion in two commits that it does not sync.
     """
     from deltalake import DeltaTable
 
     Commits(folder).check()
     with containing_panics(folder):
         table = DeltaTable(folder)
-        dead = table.vacuum(grace_hours, dry_run=True, enforce_retention_duration=False, full=full)
-    for name in dead:
-        (folder / unquote(name)).unlink(missing_ok=True)
+        options: dict[str, Any] = {"dry_run": True, "enforce_retention_duration": False}
+        dead = table.vacuum(grace_hours, **options)
+        unnamed = set(table.vacuum(grace_hours, **options, full=True)).difference(dead) if full else set()
+    oldest = durable.time_in(folder) - grace_hours * 3600
+    for name in (*dead, *unnamed):
+        path = folder / unquote(name)
+        with contextlib.suppress(FileNotFoundError):  # others do the same
+            if name not in unnamed or path.stat().st_mtime <= oldest:  # else it may be named this moment
+                path.unlink()
 
 
 @contextlib.contextmanager
@@ -132,7 +137,7 @@ def _stand_in(folder: Path, *, files: bool = False) -> Iterator[Path]:
     Commits(folder).check()
     for old in folder.glob(f"{PREFIX}*"):
         with contextlib.suppress(FileNotFoundError):
-            if old.stat().st_mtime < time.time() - ABANDONED_S:
+            if old.stat().st_mtime < durable.time_in(folder) - ABANDONED_S:
                 shutil.rmtree(old, ignore_errors=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=PREFIX) as name:
         place = Path(name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,16 @@ def sync_file(path: Path) -> None:
     """Make sure of what was written to a file, by whomever."""
     with open(path, "rb") as file:
         os.fsync(file.fileno())
+
+
+def time_in(folder: Path) -> float:
+    """What time it is for the file system of a folder, in seconds since 1970.
+
+    How old a file is can only be told by the clock that its times come from. Writers on several machines have clocks of
+    their own, and one that is wrong must not delete what others write this moment.
+    """
+    with tempfile.TemporaryFile(dir=folder) as probe:
+        return os.fstat(probe.fileno()).st_mtime
 
 
 def sync_folder(folder: Path) -> None:

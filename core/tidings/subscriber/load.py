@@ -3,7 +3,8 @@
 A subscriber's *capacity* is what its owner says it can do, beside the others. Its *load* is the part of the time that
 its workers were busy lately, and its *weight* is what balancers go by: it begins at the capacity, and shrinks while the
 subscriber is busier than its fellows. Each subscriber changes its own weight only, a step at a time, and not at all
-while the loads are about the same: so flows settle.
+while the loads are about the same: so flows settle. It looks at a few of its fellows, chosen by chance, and only when
+it is busy or has less than its share: among hundreds of idle subscribers nobody asks for anything.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ DEAD_BAND_RATIO = 0.15  # loads that differ by less are the same
 BUSY_RATIO = 0.5  # with a load below this there is no need for others
 LESS_RATIO, MORE_RATIO = 0.8, 1.15
 LEAST_RATIO = 1 / 16  # of the capacity
+MAX_FELLOWS = 16  # whose loads are looked at
 LOAD_STEP_RATIO = 0.05  # a load that has changed by less is not worth a write
 
 
@@ -93,11 +95,15 @@ class Weighing:
         """Whether it is time for a look."""
         return time.monotonic() - self._looked >= self.interval
 
-    def look(self, peers: Sequence[SubscriberRecord | None]) -> None:
-        """Measure the load, and ask for more or for less than before, beside those who stay."""
+    def look(self, fellows: Callable[[], Sequence[SubscriberRecord | None]]) -> None:
+        """Measure the load, and ask for more or for less than before, beside those fellows who stay.
+
+        They are only asked for if anything can come of it: whoever has its full share, and is not busy, keeps it.
+        """
         self._looked = time.monotonic()
         load = round(self._meter.read(), 2)
-        loads = [peer.load for peer in peers if peer is not None and not peer.leaving]
-        self._weight = adjusted(self._weight, self._capacity, load, loads)
+        if load > BUSY_RATIO or self._weight < self._capacity:
+            loads = [peer.load for peer in fellows() if peer is not None and not peer.leaving]
+            self._weight = adjusted(self._weight, self._capacity, load, loads)
         if abs(load - self._load) >= LOAD_STEP_RATIO:
             self._load = load

@@ -11,34 +11,41 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
-from kazoo.exceptions import NoNodeError
 from kazoo.protocol.states import KazooState
 
 from tidings.coordination.lease import Lease
 from tidings.coordination.membership import Membership, sweep
-from tidings.coordination.node_cache import NodeCache
+from tidings.coordination.node_cache import NodeCache, NodeValue
 from tidings.coordination.publisher_record import PublisherRecord
 from tidings.coordination.subscriber_record import SubscriberRecord
-from tidings.coordination.zookeeper import Coordination, decode
-from tidings.errors import CoordinationUnavailable, SubscriberExists, TidingsError
+from tidings.coordination.values import decode
+from tidings.coordination.zookeeper import Coordination, Node
+from tidings.errors import CoordinationUnavailable, ForeignValue, SubscriberExists, TidingsError
 from tidings.flows import Flow
 from tidings.handlers import HandlerCaller
 from tidings.names import check_name
-from tidings.subscriber.dialer import Dialer, Reply
-from tidings.subscriber.load import Weighing
+from tidings.protocol_versions import own_record
+from tidings.subscriber.counters import SubscriberCounters
+from tidings.subscriber.dialer import Dialer, PublisherTrouble, Reply
+from tidings.subscriber.load import MAX_FELLOWS, Weighing
+from tidings.subscriber.part_rows import PartRows
 from tidings.subscriber.workers import HeldFlow, Workers
+from tidings.tracing import ProcessSpans
 from tidings.wire.channel import is_address
 from tidings.wire.protocol import NO_ERA, Era, Message, era_of, flow_message, flow_of
 from tidings.wire.security import OPEN, Security
+
+GATHERING_S = 0.1  # for what comes at once, such as the opening of many flows, to be looked at together
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +83,16 @@ class Subscriber:
         self._held: dict[Flow, HeldFlow] = {}  # those that were opened here; anybody may speak of others
         self._opening: set[tuple[Flow, Era]] = set()  # on which ZooKeeper has not answered yet
         self._troubles: dict[str, str] = {}
+        # What publishers are told, also of one that is gone: when one dies, all subscribers would take that back at
+        # once, while the others have its flows to place. It goes with the next look at the load.
+        self._unreachable: Mapping[str, PublisherTrouble] = {}
         self._leaving = False
         self._closed = threading.Event()
         self._changed = threading.Event()
         self._changed.set()  # nobody has looked yet
-        self._caller = HandlerCaller(handler, retries, backoff, self._closed)
+        self.counters = SubscriberCounters()
+        spans = ProcessSpans(self.id)
+        self._caller = HandlerCaller(handler, retries, backoff, self._closed, spans, self.counters.called)
         self._lease = Lease(coordination)
         self._workers = Workers(self._caller, workers, self._lease.valid, self._closed)
         self._weighing = Weighing(self._workers.meter, capacity, load_interval)
@@ -102,6 +114,39 @@ class Subscriber:
         """The flows that are here now."""
         with self._workers.lock:
             return sorted(held.flow for held in self._held.values() if held.open)
+
+    # What those see who watch over it
+
+    @property
+    def coordination(self) -> Coordination:
+        """The session with ZooKeeper."""
+        return self._coordination
+
+    @property
+    def closing(self) -> bool:
+        """Whether it has its flows moved, to end."""
+        return self._leaving
+
+    @property
+    def held(self) -> list[HeldFlow]:
+        """The flows that are here, as they stand."""
+        return self._open_flows()
+
+    @property
+    def load(self) -> float:
+        """The part of the time that its workers were busy lately: 0 to 1."""
+        return self._weighing.record["load"]
+
+    @property
+    def dialer(self) -> Dialer:
+        """The exchanges with publishers."""
+        return self._dialer
+
+    @property
+    def dead_threads(self) -> list[str]:
+        """The threads without which it can do nothing, and which have ended all the same."""
+        threads = (self._watcher, self._lease.thread)
+        return [] if self._closed.is_set() else [one.name for one in threads if not one.is_alive()]
 
     def run(self) -> None:
         """Wait until the subscriber is closed."""
@@ -155,15 +200,32 @@ class Subscriber:
 
     @property
     def _record(self) -> dict[str, Any]:
-        about = {"leaving": self._leaving, "unreachable": self._dialer.troubles, "pid": os.getpid()}
-        return {**self._weighing.record, **about}
+        troubles = self._unreachable = {**self._dialer.gone(self._unreachable), **self._dialer.troubles}
+        about = {
+            "leaving": self._leaving,
+            "unreachable": {name: one.reason for name, one in troubles.items()},
+            "tried": {name: one.address for name, one in troubles.items()},
+            "pid": os.getpid(),
+        }
+        return {**self._weighing.record, **about, **own_record()}
 
     def _weigh(self) -> None:
-        """Look at the load now and then, beside that of the others."""
+        """Look at the load now and then."""
         if self._weighing.due():
-            place = self._place[:-1]
-            others = [self._nodes.value(*place, name) for name in self._nodes.children(*place) if name != self.id]
-            self._weighing.look([SubscriberRecord.from_json(value) for value in others if value is not None])
+            self._weighing.look(self._fellows)
+            self._unreachable = {}
+
+    def _fellows(self) -> list[SubscriberRecord | None]:
+        """Some of the other subscribers of the application."""
+        tree, place = self._coordination, self._place[:-1]
+        others = [name for name in tree.children(*place) if name != self.id]
+        places = [(*place, name) for name in random.sample(others, min(len(others), MAX_FELLOWS))]
+        found = []
+        for where, node in zip(places, tree.read_many(places), strict=True):
+            with contextlib.suppress(ForeignValue):
+                value = decode(tree.path(*where), node.raw) if isinstance(node, Node) else None
+                found.append(SubscriberRecord.from_json(value) if value is not None else None)
+        return found
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.LOST:
@@ -176,7 +238,8 @@ class Subscriber:
     def _watch(self) -> None:
         """Keep the registration, and let go of flows that ZooKeeper gives to another."""
         while not self._closed.is_set():
-            self._changed.wait(min(1.0, self._weighing.interval))
+            if self._changed.wait(min(1.0, self._weighing.interval)):
+                self._closed.wait(GATHERING_S)
             self._changed.clear()
             with self._workers.lock:
                 known = list(self._held.values())
@@ -188,19 +251,21 @@ class Subscriber:
                     self._membership.keep(self._record)
                 with self._surviving("its publishers"):
                     self._dialer.keep(self._publishers())
+                with self._surviving("its flows"):
+                    self._nodes.fill([(*held.flow.place, "subscriber") for held in known])
                 for held in known:
                     with self._surviving(f"flow {held.flow}"):
                         self._review(held)
             except CoordinationUnavailable as error:
                 logger.debug("subscriber %s: %s", self.id, error)
 
-    def _publishers(self) -> dict[str, str]:
-        """Where the publishers are that have flows of this application."""
+    def _publishers(self) -> dict[str, PublisherRecord]:
+        """The publishers that have flows of this application."""
         names = self._nodes.children("publishers")
         values = {name: self._nodes.value("publishers", name) for name in names}
         records = {name: PublisherRecord.from_json(value) for name, value in values.items() if value is not None}
         return {
-            name: record.address
+            name: record
             for name, record in records.items()
             if record is not None and self.application in record.applications and is_address(record.address)
         }
@@ -253,50 +318,67 @@ class Subscriber:
 
     # What publishers say
 
-    def on_message(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
-        """Take in one message; ValueError, KeyError or TypeError if it makes no sense."""
-        if message["t"] == "open":
-            self._ask_who_holds(message, reply)
-        elif message["t"] == "batch":
-            start = 0
-            for shard, epoch, turn, count, seq, index, after in message["parts"]:
-                place = {"shard": shard, "epoch": epoch, "turn": turn, "position": [seq, index], "after": after}
-                part = {**message, **place}
-                if rows is None or not 0 < count <= rows.num_rows - start:
-                    raise ValueError("a batch whose parts do not fit its rows")
-                if after is not None and type(after) is not int:
-                    raise ValueError("a batch that begins after what is no position")
-                self._enqueue(part, rows.slice(start, count), reply)
-                start += count
-        elif message["t"] in ("token", "loss", "skipped", "close"):
+    def on_messages(self, messages: Sequence[Message], rows: pa.RecordBatch | None, reply: Reply) -> None:
+        """Take in messages that came together; ValueError, KeyError or TypeError if they make no sense."""
+        openings: dict[tuple[Flow, Era], Message] = {}
+        try:
+            for message in messages:
+                if reply.parent is not None and message["t"] != "batch":
+                    raise ValueError("a task that says more than rows")  # of which its publisher has told
+                if message["t"] == "open":
+                    opening = flow_of(self.application, message), era_of(message)
+                    openings[opening] = message
+                    with self._workers.lock:
+                        self._opening.add(opening)
+                else:
+                    self._take_in(message, rows, reply)
+        finally:
+            self._ask_who_holds(openings, reply)
+
+    def _take_in(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+        if message["t"] == "batch":
+            self._take_in_rows(message, rows, reply)
+        elif message["t"] in ("token", "loss", "skipped", "close", "pass"):
             self._enqueue(message, None, reply)
         elif message["t"] == "fetch":
             self._dialer.fetch(message, reply)
         else:
             raise ValueError(f"a message of unknown type {message['t']!r}")
 
-    def _ask_who_holds(self, message: Message, reply: Reply) -> None:
-        """Open a flow once ZooKeeper has said who holds it; others may be asked for meanwhile."""
-        flow, era = flow_of(self.application, message), era_of(message)
-        path = self._coordination.path(*flow.place, "subscriber")
+    def _take_in_rows(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+        """Rows of several flows, one after the other."""
+        parts, left = message["parts"], rows.num_rows if rows is not None else 0
+        for _, _, _, count, _, _, after in parts:
+            if type(count) is not int or not 0 < count <= left:
+                raise ValueError("a batch whose parts do not fit its rows")
+            if after is not None and type(after) is not int:
+                raise ValueError("a batch that begins after what is no position")
+            left -= count
+        if rows is None:
+            return
+        size, counts = rows.nbytes / max(1, rows.num_rows), [part[3] for part in parts]
+        split = PartRows.split(rows, str(message["stream"]), counts)
+        for (shard, epoch, turn, count, seq, index, after), part in zip(parts, split, strict=True):
+            place = {"shard": shard, "epoch": epoch, "turn": turn, "position": [seq, index], "after": after}
+            self._enqueue({**message, **place, "bytes": int(size * count)}, part, reply)
 
-        def answered(asked: Any) -> None:
-            holder, incarnation = None, -1
-            try:
-                with self._coordination.translating_errors(), contextlib.suppress(NoNodeError):
-                    raw, stat = asked.get()
-                    holder, incarnation = decode(path, raw), stat.czxid
-            except Exception as error:  # noqa: BLE001 - or nobody would answer
-                with self._workers.lock:
-                    self._opening.discard((flow, era))
-                reason = str(error) if isinstance(error, TidingsError) else "an internal error"
-                reply(flow_message("refused", flow, era, reason=reason))
-            else:
-                self._open(flow, era, message, reply, holder, incarnation)
+    def _ask_who_holds(self, openings: Mapping[tuple[Flow, Era], Message], reply: Reply) -> None:
+        """Open flows once ZooKeeper has said who holds them; others may be asked for meanwhile.
 
-        with self._workers.lock:
-            self._opening.add((flow, era))
-        self._coordination.client.get_async(path).rawlink(answered)
+        The same answers are kept for reviews, until ZooKeeper tells of a change.
+        """
+        asked = list(openings)
+
+        def answered(number: int, holder: NodeValue | TidingsError) -> None:
+            flow, era = asked[number]
+            if isinstance(holder, NodeValue):
+                self._open(flow, era, openings[flow, era], reply, holder.value, holder.made)
+                return
+            with self._workers.lock:
+                self._opening.discard((flow, era))
+            reply(flow_message("refused", flow, era, reason=str(holder)))
+
+        self._nodes.ask([(*flow.place, "subscriber") for flow, _ in asked], answered)
 
     def _open(
         self,
@@ -310,7 +392,7 @@ class Subscriber:
         with self._workers.lock:
             withdrawn = (flow, era) not in self._opening
             self._opening.discard((flow, era))
-            held = self._held.get(flow) or HeldFlow(flow)
+            held = self._held.get(flow) or HeldFlow(flow, counters=self.counters.streams[flow.stream])
             if incarnation > held.incarnation:  # the application was dropped and made again, and its epochs begin anew
                 held.incarnation, held.era = incarnation, NO_ERA
             if withdrawn:
@@ -325,16 +407,15 @@ class Subscriber:
                 problem = None
                 self._held[flow] = held
                 held.era, held.reply, held.open, held.parked, held.connected = era, reply, True, False, True
-                held.todo.clear()
+                held.clear()
         if problem is not None:
             reply(flow_message("refused", flow, era, reason=problem))
             return
         self._enqueue(message, None, reply)
         if not reply(flow_message("opened", flow, era)):
             self.on_exchange_ended(reply)  # which was not known yet to have this flow
-        self._changed.set()
 
-    def _enqueue(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
+    def _enqueue(self, message: Message, rows: PartRows | None, reply: Reply) -> None:
         flow, era = flow_of(self.application, message), era_of(message)
         with self._workers.lock:
             if message["t"] == "close":

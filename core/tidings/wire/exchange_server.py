@@ -23,7 +23,7 @@ from tidings.texts import printable
 from tidings.wire.channel import NO_COMPRESSION, is_address
 from tidings.wire.connection import Connection
 from tidings.wire.flight_data import METHOD, pack, pack_schema, unpack, unpack_first
-from tidings.wire.handshake import HandshakeRefused, challenge, new_nonce, parties_of, verify
+from tidings.wire.handshake import HandshakeRefused, Parties, challenge, new_nonce, parties_of, verify
 from tidings.wire.protocol import MAX_ANSWER_BYTES, Message
 from tidings.wire.security import Security
 from tidings.wire.strangers import HANDSHAKE_S, MAX_STRANGERS, MAX_STRANGERS_OF_HOST, Strangers
@@ -32,6 +32,7 @@ MAX_EXCHANGES = 2000
 MAX_EXCHANGES_OF_APPLICATION = 500
 TELLING_S = 10.0  # between two lines in the log about peers that are refused
 EVERYWHERE = ("0.0.0.0", "::")
+HEARTBEAT_CHECK_S = 0.5  # between two looks at who has been silent
 CLOSING_S = 2.0  # for subscribers to take what is on its way to them
 
 logger = logging.getLogger(__name__)
@@ -65,7 +66,11 @@ class ExchangeServer:
         self._lock = threading.Lock()
         self._connections: dict[tuple[str, str], Connection] = {}
         self._strangers = Strangers()
+        self._closed = threading.Event()
+        self._heart = threading.Thread(target=self._beat, name="tidings-heartbeats", daemon=True)
         self._refused, self._told = 0, -TELLING_S
+        self.refused_peers = 0
+        """How many peers were sent away so far."""
         host, port = parse_address(listen)
         if advertise is None and host in EVERYWHERE:
             raise InvalidOption(f"nobody can connect to {host}: say by --advertise which address others are told")
@@ -98,6 +103,7 @@ class ExchangeServer:
         """Let subscribers come; they are told of what they say and of their end. `on_offer` hears what tasks say."""
         self._on_message, self._on_broken, self._on_offer = on_message, on_broken, on_offer
         self._server.start()
+        self._heart.start()
 
     def _bind(self, host: str, port: int) -> int:
         place = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -135,8 +141,18 @@ class ExchangeServer:
 
     def close(self) -> None:
         """Send what is queued, and end."""
+        self._closed.set()
         self.disconnect()
         self._server.stop(CLOSING_S).wait()
+
+    def _beat(self) -> None:
+        """Look after all exchanges, whatever else there is to do."""
+        while not self._closed.wait(min(HEARTBEAT_CHECK_S, self._patience_s / 10)):
+            for connection in self.connections():
+                try:
+                    connection.heartbeat(self._patience_s)
+                except Exception:  # the others go on
+                    logger.exception("subscriber %s", connection.subscriber)
 
     def _on_end(self, connection: Connection, reason: str) -> None:
         with self._lock:
@@ -152,6 +168,8 @@ class ExchangeServer:
         peer = context.peer()
         try:
             connection = yield from self._known(requests, context)
+        except NoRoom as error:
+            self._refuse(peer, context, grpc.StatusCode.RESOURCE_EXHAUSTED, str(error))
         except HandshakeRefused as error:
             self._refuse(peer, context, grpc.StatusCode.UNAUTHENTICATED, str(error))
         except ValueError as error:
@@ -180,14 +198,14 @@ class ExchangeServer:
             keys, nonces = self._keys(parties.application), (asked, new_nonce())
             yield pack(challenge(parties, keys, nonces))
             verify(parties, keys, nonces, unpack(_next(requests)).message)
-        return self._attach((parties.application, parties.subscriber), requests, context.cancel)
+        return self._attach(parties, requests, context.cancel)
 
     @contextlib.contextmanager
     def _stranger(self, context: Any) -> Iterator[None]:
         """Bear with a peer that nobody knows, for a while."""
         host = context.peer().rpartition(":")[0]
         if not self._strangers.enter(context, host, context.cancel):
-            raise HandshakeRefused("too many peers have not said who they are; try again later")
+            raise NoRoom("too many peers have not said who they are; try again later")
         try:
             yield
         finally:
@@ -197,6 +215,7 @@ class ExchangeServer:
         """Send a peer away, with a word; operators are told of some, so that a crowd does not fill the disk."""
         with self._lock:
             self._refused += 1
+            self.refused_peers += 1
             now = time.monotonic()
             due = now - self._told > TELLING_S
             refused, self._refused, self._told = (self._refused, 0, now) if due else (0, self._refused, self._told)
@@ -206,17 +225,22 @@ class ExchangeServer:
         context.set_code(code)
         context.set_details(printable(reason))
 
-    def _attach(self, key: tuple[str, str], requests: Iterator[bytes], cancel: Callable[[], object]) -> Connection:
+    def _attach(self, parties: Parties, requests: Iterator[bytes], cancel: Callable[[], object]) -> Connection:
         """The connection that a subscriber has from now on; one that it had before is over."""
+        key = parties.application, parties.subscriber
         others = [one for one in self.connections() if one.key[0] == key[0] and one.key != key and not one.waits]
         if len(others) >= MAX_EXCHANGES_OF_APPLICATION:
             raise HandshakeRefused(f"{len(others)} subscribers of application {key[0]!r} are here already: no more fit")
-        while not (connection := self.connection(key)).attach(requests, cancel):
+        while not (connection := self.connection(key)).attach(requests, cancel, parties.protocol):
             with self._lock:
                 if self._connections.get(key) is connection:
                     del self._connections[key]
             connection.break_off("it has connected anew")
         return connection
+
+
+class NoRoom(HandshakeRefused):
+    """A peer is sent away for the moment, whoever it is."""
 
 
 class _Threads(Executor):

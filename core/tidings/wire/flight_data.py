@@ -72,7 +72,12 @@ class Frame(NamedTuple):
 
 def pack(message: Message, rows: pa.RecordBatch | None = None) -> bytes:
     """A message as it travels, and its rows."""
-    parts = [*_field(_METADATA, encode(message))]
+    return pack_encoded(encode(message), rows)
+
+
+def pack_encoded(message: bytes, rows: pa.RecordBatch | None = None) -> bytes:
+    """The same for a message that is encoded already."""
+    parts = [*_field(_METADATA, message)]
     if rows is not None:
         header, body = _split(rows.serialize())
         parts += [*_field(_HEADER, header), *_field(_BODY, body)]

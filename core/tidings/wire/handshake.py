@@ -2,7 +2,7 @@
 
 | who | says | |
 | --- | --- | --- |
-| subscriber | `hello` | who it is, whom it means to speak with, at which address, and a nonce |
+| subscriber | `hello` | who it is, whom it means to speak with, at which address, by which protocol, and a nonce |
 | publisher | `challenge` | a nonce, and a proof for each of its secrets |
 | subscriber | `proof` | its own proof, once it has found the publisher's to be good |
 | publisher | `welcome` | how patient it is; after that both speak of flows |
@@ -22,7 +22,8 @@ from typing import NamedTuple
 
 from tidings.errors import InvalidName
 from tidings.names import check_name
-from tidings.wire.protocol import PROTOCOL, Message, reason_of
+from tidings.protocol_versions import PROTOCOL, SpokenVersions, own_versions
+from tidings.wire.protocol import Message, reason_of
 from tidings.wire.security import MAX_SECRETS
 
 NONCE_BYTES = 16
@@ -42,14 +43,15 @@ class Parties(NamedTuple):
     subscriber: str
     publisher: str
     address: str
+    protocol: int = PROTOCOL
 
     def hello(self, nonce: str) -> Message:
         """What a subscriber says first."""
-        return {"t": "hello", "protocol": PROTOCOL, **self._asdict(), "nonce": nonce}
+        return {"t": "hello", **self._asdict(), "nonce": nonce}
 
     def proof(self, key: str, whose: str, nonces: tuple[str, str]) -> str:
         """What only who has the key can say."""
-        said = json.dumps([PROTOCOL, whose, *self, *nonces]).encode()
+        said = json.dumps([self.protocol, whose, *self[:-1], *nonces]).encode()
         return hmac.digest(key.encode(), b"tidings handshake\0" + said, "sha256").hex()
 
 
@@ -59,10 +61,14 @@ def new_nonce() -> str:
 
 
 def parties_of(hello: Message) -> tuple[Parties, str]:
-    """Who introduces itself, and its nonce; ValueError if that is no hello of this protocol."""
-    if hello.get("t") != "hello" or hello.get("protocol") != PROTOCOL:
-        raise ValueError(f"another protocol than {PROTOCOL}: publishers and subscribers need the same version")
-    texts = [hello.get(name) for name in (*Parties._fields, "nonce")]
+    """Who introduces itself, and its nonce; ValueError if that is no hello of a protocol that we speak."""
+    protocol = hello.get("protocol")
+    if hello.get("t") != "hello" or type(protocol) is not int:
+        raise ValueError("no hello where one was expected")
+    spoken = SpokenVersions(protocol, protocol)
+    if own_versions().common(spoken) is None:
+        raise ValueError(own_versions().misfit("this publisher", spoken, "the subscriber"))
+    texts = [hello.get(name) for name in ("application", "subscriber", "publisher", "address", "nonce")]
     application, subscriber, publisher, address, nonce = (text if isinstance(text, str) else "" for text in texts)
     try:
         check_name("an application", application)
@@ -71,7 +77,7 @@ def parties_of(hello: Message) -> tuple[Parties, str]:
         raise ValueError("a hello without names") from None
     if len(address) > MAX_ADDRESS_CHARACTERS or len(nonce) != 2 * NONCE_BYTES:
         raise ValueError("a hello without an address or a nonce")
-    return Parties(application, subscriber, publisher, address), nonce
+    return Parties(application, subscriber, publisher, address, protocol), nonce
 
 
 def challenge(parties: Parties, keys: Sequence[str], nonces: tuple[str, str]) -> Message:
@@ -104,7 +110,7 @@ def verify(parties: Parties, keys: Sequence[str], nonces: tuple[str, str], said:
     """Whether a subscriber has proved itself; `HandshakeRefused` if not."""
     proof = said.get("proof")
     if said["t"] == "bye":
-        raise HandshakeRefused(reason_of(said))
+        raise HandshakeRefused(f"subscriber {parties.subscriber!r} says of this publisher: {reason_of(said)}")
     if said["t"] != "proof" or not isinstance(proof, str):
         raise ValueError("no proof where one was expected")
     if keys and not _among(proof, [parties.proof(key, SUBSCRIBER, nonces) for key in keys]):

@@ -9,24 +9,29 @@ on which it was opened, or on one that was named there by `fetch`.
 
 | from the publisher | |
 | --- | --- |
-| `open` | the flow begins, after this position; answered by `opened` or `refused` |
+| `open` | the flow begins, after this position; answered by `opened` or `refused`; `passes` says that the flow may go \
+on after an update at which the handler fails |
 | `batch` | rows, of several shards one after the other; `parts` says which, how many, up to which position, and after \
 which seq, if nothing is left out; a tombstone stands for the run of updates that ends with it |
 | `token` | answered by `ack` once all before it is processed |
 | `loss` | the log does not hold these positions any more |
-| `skipped` | so many updates were too old for a realtime application |
+| `skipped` | so many updates were too old for a realtime application, or an operator has skipped them |
+| `pass` | the answer to `parked` by one that `waits`: the update at this position is put aside, and the flow goes on |
 | `close` | the flow ends here; answered by `closed` |
 | `fetch` | more rows are to be had by an exchange with another process, at this address |
 | `ping` | answered by `pong`, by a subscriber that is there |
+| `several` | `messages` that were said together, in their order: see `tidings.wire.bundles` |
 
 | from the subscriber | |
 | --- | --- |
 | `opened`, `refused`, `closed` | the answers to `open` and `close` |
 | `done` | all up to this position is processed: there is room for more |
 | `ack` | the answer to `token` |
-| `parked` | the handler failed again and again |
+| `parked` | the handler failed again and again; `at` is the update at which it did, if that is known; one that \
+`waits` goes on after it once it is told to `pass` |
 | `pong` | the answer to `ping` |
 | `bye` | it ends the exchange, because of what it was told |
+| `several` | as above |
 """
 
 from __future__ import annotations
@@ -34,14 +39,13 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from tidings.errors import InvalidName
+from tidings.errors import InvalidName, InvalidPosition
 from tidings.flows import Flow
 from tidings.names import check_name
 from tidings.positions import Position
 from tidings.stream_definition import MAX_SHARDS
 from tidings.texts import printable
 
-PROTOCOL = 2
 MAX_METADATA_BYTES = 2**20  # of what a publisher says: a batch may have parts of very many flows
 MAX_ANSWER_BYTES = 2**16  # of what a subscriber says
 MAX_REASON_CHARACTERS = 500
@@ -104,7 +108,15 @@ def reason_of(message: Message) -> str:
     >>> print(reason_of({"reason": "caf\udce9 \x1b[31m"}))
     caf\udce9 \x1b[31m
     """
-    return printable(str(message.get("reason", ""))[:MAX_REASON_CHARACTERS])
+    return printable(str(message.get("reason", ""))[:MAX_REASON_CHARACTERS])[:MAX_REASON_CHARACTERS]
+
+
+def failed_at(message: Message) -> Position | None:
+    """The update at which a handler failed, if the subscriber says it."""
+    try:
+        return Position.from_json(message.get("at"))
+    except InvalidPosition:
+        return None
 
 
 def pair(position: Position) -> list[int]:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 HANDSHAKE_S = 10.0
-MAX_STRANGERS = 64
-MAX_STRANGERS_OF_HOST = 16
+MAX_STRANGERS = 256
+MAX_STRANGERS_OF_HOST = 64
 
 
 class _Stranger(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Name, Timeout, ZooKeeper, connected
 from tidings.cli.output import emit, note, print_table
 from tidings.errors import InvalidOption, TidingsError
+from tidings.texts import counted
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,7 +34,7 @@ gc = typer.Typer(no_args_is_help=True, help="Collect the obsolete updates of str
 
 OneStream = Annotated[
     str | None,
-    typer.Argument(metavar="[STREAM]", help="The stream; all that have policies if none.", show_default=False),
+    typer.Argument(metavar="STREAM", help="The stream; all that have policies if none.", show_default=False),
 ]
 
 
@@ -101,7 +101,7 @@ def plan_command(
 
     def show() -> None:
         print_table(["POLICY", "UPDATES", "BYTES"], rows)
-        note(f"{sizes.updates:,} updates are held; nothing was collected")
+        note(f"{counted(sizes.updates, 'update is', 'updates are')} held; nothing was collected")
         for event in found.refused[:MAX_REFUSED]:
             note(f"the gc event at {event.seq} of shard {event.shard} would collect nothing: {event.reason}")
         _tell_kept(kept)
@@ -118,11 +118,13 @@ def status_command(
     RATIO is the share of all positions whose updates were collected. COST is of the last step: what it read, and its
     seconds.
     """
+    from tidings_gc_tombstones.status import status
+
     found, failed = list[dict[str, Any]](), list[str]()
     with connected(zookeeper, timeout) as cluster:
         for one in _collected(cluster, stream):
             try:
-                found.append(_status(one))
+                found.append(status(one))
             except TidingsError as error:
                 if stream is not None:
                     raise
@@ -139,7 +141,7 @@ def status_command(
         )
         for one in found
     ]
-    emit(found, json, lambda: print_table(columns, rows))
+    emit(found, json, lambda: print_table(columns, rows, ["COST", "BYTES"]))
     _end(failed)
 
 
@@ -163,34 +165,13 @@ def _run(cluster: Cluster, stream: Stream, session: Callable[[], SparkSession]) 
             refused_count += len(step.refused)
             refused += step.refused[: MAX_REFUSED - len(refused)]
             if steps > 1:
-                note(f"{stream.name}: {read:,} updates read, {collected:,} collected")
+                note(f"{stream.name}: {counted(read, 'update')} read, {collected:,} collected")
         _tell_kept(_kept_for(cluster, collector), f"{stream.name}: ")
     for one in refused:
         note(f"{stream.name}: the gc event at {one.seq} of shard {one.shard} collects nothing: {one.reason}")
     if refused_count > len(refused):
         note(f"{stream.name}: and {refused_count - len(refused):,} more")
     return {"stream": stream.name, "read": read, "collected": collected, "refused": refused_count}
-
-
-def _status(stream: Stream) -> dict[str, Any]:
-    from tidings_gc_tombstones.index import KeyIndex
-
-    log = _log(stream)
-    sizes = log.sizes()
-    last = KeyIndex(log.collection_folder).note
-    when = last.get("time")
-    return {
-        "stream": stream.name,
-        "updates": sizes.updates,
-        "collected": sizes.collected,
-        "ratio": sizes.collected / max(1, sizes.updates + sizes.collected),
-        "bytes": sizes.bytes,
-        "last_run": when and dt.datetime.fromtimestamp(when, dt.UTC).isoformat(),
-        "read": last.get("read"),
-        "seconds": last.get("seconds"),
-        "refused": last.get("refused", []),
-        "refused_count": last.get("refused_count", 0),
-    }
 
 
 def _collected(cluster: Cluster, name: str | None) -> list[Stream]:
@@ -218,7 +199,8 @@ def _kept_for(cluster: Cluster, collector: Collector) -> dict[str, int]:
 
 def _tell_kept(kept: dict[str, int], prefix: str = "") -> None:
     for application, count in kept.items():
-        note(f"{prefix}{count:,} positions are protected: application {application!r} has not acknowledged them")
+        protected, them = counted(count, "position is", "positions are"), "it" if count == 1 else "them"
+        note(f"{prefix}{protected} protected: application {application!r} has not acknowledged {them}")
 
 
 def _log(stream: Stream) -> Any:

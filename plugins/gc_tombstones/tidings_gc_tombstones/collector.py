@@ -25,7 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tidings.errors import InvalidFilter, InvalidOption
-from tidings.logs import CollectableLog, Transaction, ends
+from tidings.log_reading import ends
+from tidings.logs import CollectableLog, Transaction
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.tombstones import NO_TOMBSTONES, Tombstones

@@ -131,5 +131,5 @@ class CollectStage(Stage):
             self._collector = None
 
     def _count(self, name: str, value: float) -> None:
-        key = f"collect_{name}"
+        key = f"collect_{name}_total"
         self._figures[key] = self._figures.get(key, 0.0) + value

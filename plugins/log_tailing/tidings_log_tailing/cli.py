@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 import typer
 
+from tidings.allocation_policies import MAX_RATE
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected
-from tidings.cli.output import cell, emit, note, print_table
+from tidings.cli.output import cell, emit, note, print_table, refuse
 
 COLUMNS = ("STREAM", "PUBLISHER", "CARAVAN", "BEHIND", "FLOWS", "RATE", "READ", "READ/SENT")
+SPARE = ("READ/SENT", "READ")
 EXAMPLES = """\b
 Examples:
   tidings caravans list
@@ -20,9 +23,26 @@ Examples:
 
 caravans = typer.Typer(no_args_is_help=True, help="See and control who reads the logs of streams.", epilog=EXAMPLES)
 
+
+def rate_limit(text: str) -> float:
+    """An option's value as updates a second; 0 is no limit.
+
+    >>> rate_limit("200000")
+    200000.0
+    """
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not 0 <= rate < MAX_RATE:
+        raise typer.BadParameter(f"{text!r} is no rate: write updates a second, as in 200000, or 0 for no limit")
+    return rate
+
+
 Name = Annotated[str, typer.Argument(metavar="STREAM", help="The stream's name.", show_default=False)]
 Rate = Annotated[
-    float | None, typer.Option(metavar="N", help="Updates a second, at most; 0: no limit.", show_default=False)
+    float | None,
+    typer.Option(metavar="N", parser=rate_limit, help="Updates a second, at most; 0: no limit.", show_default=False),
 ]
 
 
@@ -59,7 +79,7 @@ def list_command(
         for report in found
         for one in report["caravans"]
     ]
-    emit(found, json, lambda: print_table(COLUMNS, rows))
+    emit(found, json, lambda: print_table(COLUMNS, rows, SPARE))
 
 
 @caravans.command("set-limit", short_help="Say how many caravans there may be, how fast, and who allocates flows.")
@@ -84,9 +104,12 @@ def set_limit_command(
     """
     from tidings_log_tailing.control import set_limits
 
-    changes: dict[str, Any] = {"caravans": number, "rate": rate, "total_rate": total_rate, "policy": policy}
+    given = {"caravans": number, "rate": rate, "total_rate": total_rate, "policy": policy}
+    changes: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if not changes:
+        raise refuse("nothing is to be changed: say what, by --caravans, --rate, --total-rate or --policy")
     with connected(zookeeper, timeout) as cluster:
-        limits = set_limits(cluster, stream, {key: value for key, value in changes.items() if value is not None})
+        limits = set_limits(cluster, stream, changes)
     shown = ", ".join(f"{key} {cell(value)}" for key, value in limits.items())
     emit(limits, json, lambda: note(f"caravans of stream {stream!r}: {shown}"))
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tidings.allocation_policies import Limits, default_policy, policy
+from tidings.audit import recorded
 from tidings.errors import ForeignValue, InvalidOption
 from tidings.publisher.reports import PLACE
 
@@ -49,33 +50,41 @@ def _checked(report: dict[str, Any]) -> dict[str, Any]:
 def set_limits(cluster: Cluster, stream: str, changes: Mapping[str, Any]) -> Settings:
     """Change the limits of a stream's caravans, or their policy; what they are then."""
     if not changes:
-        raise InvalidOption("nothing is to be changed: name a limit, as in --caravans 4")
+        raise InvalidOption("nothing is to be changed: name a limit, or a policy")
     if "policy" in changes:
         policy(changes["policy"])
     given = {key: value or None for key, value in changes.items()}
-    return _change_settings(cluster, stream, lambda settings: {**settings, **given})
+    return _change_settings(cluster, "caravans set-limit", stream, lambda settings: {**settings, **given})
 
 
 def reassign(cluster: Cluster, stream: str) -> None:
     """Have all flows of a stream allocated anew."""
-    _change_settings(cluster, stream, lambda settings: {**settings, "again": _next(settings.get("again"))})
+    _change_settings(
+        cluster, "caravans reassign", stream, lambda settings: {**settings, "again": _next(settings.get("again"))}
+    )
 
 
 def _next(again: Any) -> int:
     return again + 1 if type(again) is int else 1
 
 
-def _change_settings(cluster: Cluster, stream: str, change: Any) -> Settings:
+def _change_settings(cluster: Cluster, action: str, stream: str, change: Callable[[Settings], Settings]) -> Settings:
     cluster.stream(stream)
     tree = cluster.coordination
-    while True:
-        before = tree.read(PLACE, stream)
-        settings: Settings = change(before or {})
-        limits = Limits.from_json(settings)
-        if (before is None and tree.create(settings, PLACE, stream)) or tree.replace(settings, before, PLACE, stream):
-            return {
-                "policy": settings.get("policy") or default_policy(),
-                "caravans": limits.caravans,
-                "rate": limits.rate,
-                "total_rate": limits.total_rate,
-            }
+    before = tree.read(PLACE, stream)
+    settings = change(before or {})
+    limits = Limits.from_json(settings)
+    with recorded(tree, action, [stream], before=before, after=settings) as entry:
+        while not (before is None and tree.create(settings, PLACE, stream)) and not tree.replace(
+            settings, before, PLACE, stream
+        ):
+            before = tree.read(PLACE, stream)
+            settings = change(before or {})
+            limits = Limits.from_json(settings)
+            entry.add([stream], before, settings)
+    return {
+        "policy": settings.get("policy") or default_policy(),
+        "caravans": limits.caravans,
+        "rate": limits.rate,
+        "total_rate": limits.total_rate,
+    }

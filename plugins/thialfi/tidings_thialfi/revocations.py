@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tidings.audit import recorded
 from tidings.coordination.zookeeper import Coordination
 from tidings.errors import InvalidOption
 from tidings_thialfi.places import DISCONNECTED, PLACE, REVOKED
@@ -94,7 +95,12 @@ def parsed(name: str) -> tuple[Whose, int] | None:
 
 def say(coordination: Coordination, service: str, what: str, whose: Whose, now: float | None = None) -> None:
     """Have all gateways of a service hear that these are revoked, or to be disconnected."""
-    now = time.time() if now is None else now
+    action = {REVOKED: "thialfi revoke", DISCONNECTED: "thialfi disconnect"}[what]
+    with recorded(coordination, action, [service], after={whose.kind: whose.value}):
+        _say(coordination, service, what, whose, time.time() if now is None else now)
+
+
+def _say(coordination: Coordination, service: str, what: str, whose: Whose, now: float) -> None:
     place = (PLACE, service, what)
     kept: list[tuple[int, str]] = []
     for name in coordination.children(*place):

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tidings.audit import recorded
 from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.errors import ForeignValue, InvalidOption, TidingsError, UnknownApplication, UnknownStream
 from tidings.names import check_name
@@ -91,11 +92,13 @@ def create(
     shards: int = DEFAULT_SHARDS,
     log: str | None = None,
     options: Mapping[str, Any] | None = None,
+    pipeline: str | None = None,
 ) -> Service:
     """Make a service for the objects of these streams, or return the one that is there with this very definition.
 
     Its two streams are made, too, if they are not there: `<log>.operations` and `<log>.notifications` are their logs;
-    and so is the application whose subscribers are its gateways.
+    and so is the application whose subscribers are its gateways. The pipeline is called as the service,
+    unless it has another name.
     """
     check_name("a service", name)
     if not streams:
@@ -103,6 +106,17 @@ def create(
     for stream in streams:
         cluster.stream(stream)
     make("thialfi", {**(options or {}), "service": name})
+    place = str(Path(storage).absolute())
+    service = Service(name, new_identity(), tuple(streams), pipeline or name, place, dict(options or {}))
+    if cluster.coordination.read(PLACE, name) is not None:
+        return _make(cluster, service, shards, log)
+    with recorded(cluster.coordination, "thialfi create", [name], after=service.to_json()):
+        return _make(cluster, service, shards, log)
+
+
+def _make(cluster: Cluster, service: Service, shards: int, log: str | None) -> Service:
+    """Make what is not there of a service."""
+    name = service.name
     for stream in (operations_of(name), notifications_of(name)):
         try:
             cluster.stream(stream)
@@ -114,8 +128,6 @@ def create(
     except UnknownApplication:
         told = [notifications_of(name)]
         cluster.create_application(gateways_of(name), told, start="latest", balance="zookeeper")
-    place = str(Path(storage).absolute())
-    service = Service(name, new_identity(), tuple(streams), name, place, dict(options or {}))
     made = cluster.coordination.create(service.to_json(), PLACE, name)
     cluster.coordination.create_path(PLACE, name, GATEWAYS)  # which gateways may not make themselves
     if made:
@@ -162,17 +174,26 @@ def drop_state(cluster: Cluster, name: str) -> Service:
     service = read(cluster, name)
     claim = PipelineLock(cluster.coordination, service.pipeline)
     try:
-        # What comes after this is from clients that have noticed, or soon will.
-        log = cluster.stream(operations_of(name)).writable_log
-        heads = {shard: Position(bounds.head.seq + 1) for shard, bounds in log.bounds().items() if not bounds.empty}
-        # Before anything goes, so that no client goes on as if nothing had happened, wherever this ends.
-        while not cluster.coordination.replace(
-            {**service.to_json(), "identity": (identity := new_identity())}, service.to_json(), PLACE, name
-        ):
-            service = read(cluster, name)
-        shutil.rmtree(service.folder, ignore_errors=True)
-        # A new checkpoint begins with the oldest rows, and would do once more all that clients ever wanted.
-        log.truncate(Positions(heads))
+        before = {"identity": service.identity}
+        with recorded(cluster.coordination, "thialfi drop-state", [name], before=before) as entry:
+            dropped = _drop_state(cluster, service)
+            entry.after = {"identity": dropped.identity}
     finally:
         claim.release()
+    return dropped
+
+
+def _drop_state(cluster: Cluster, service: Service) -> Service:
+    name = service.name
+    # What comes after this is from clients that have noticed, or soon will.
+    log = cluster.stream(operations_of(name)).writable_log
+    heads = {shard: Position(bounds.head.seq + 1) for shard, bounds in log.bounds().items() if not bounds.empty}
+    # Before anything goes, so that no client goes on as if nothing had happened, wherever this ends.
+    while not cluster.coordination.replace(
+        {**service.to_json(), "identity": (identity := new_identity())}, service.to_json(), PLACE, name
+    ):
+        service = read(cluster, name)
+    shutil.rmtree(service.folder, ignore_errors=True)
+    # A new checkpoint begins with the oldest rows, and would do once more all that clients ever wanted.
+    log.truncate(Positions(heads))
     return replace(service, identity=identity)

@@ -25,7 +25,7 @@ from tests.support.postgres_server import Database, floors
 from tidings.cli.options import key_values
 from tidings.config.spec import load
 from tidings.errors import InvalidOption, InvalidUpdate
-from tidings.logs import create_log
+from tidings.log_opening import create_log
 from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition
 from tidings_connectors.cdc.avro_payloads import decoder

@@ -15,7 +15,8 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tidings.errors import LogUnavailable
-from tidings.logs import Transaction, open_log
+from tidings.log_opening import open_log
+from tidings.logs import Transaction
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import held, make_updates
 from tidings_connectors.delta import maintenance

@@ -17,7 +17,8 @@ import pytest
 
 from tests.support.places import SUPPORT
 from tidings.errors import LogUnavailable, PositionsLost
-from tidings.logs import Transaction, create_log, open_log
+from tidings.log_opening import create_log, open_log
+from tidings.logs import Transaction
 from tidings.positions import Position, Positions
 from tidings.storage import delta_commits, durable
 from tidings.storage.delta_commits import OutcomeUnknown

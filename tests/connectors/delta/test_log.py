@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tidings.errors import InvalidOption, InvalidPosition, LogMismatch, LogUnavailable, PositionsLost
-from tidings.logs import Transaction, WritableLog, create_log, open_log
+from tidings.log_opening import create_log, open_log
+from tidings.logs import Transaction, WritableLog
 from tidings.positions import START, Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tidings.errors import LogMismatch, LogUnavailable
-from tidings.logs import Transaction, open_log
+from tidings.log_opening import open_log
+from tidings.logs import Transaction
 from tidings.storage import delta_commits, durable
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates

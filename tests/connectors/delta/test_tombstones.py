@@ -16,7 +16,9 @@ from pyspark.sql import SparkSession
 
 from tests.support.burying import APPLICATION, bury
 from tidings.errors import LogMismatch
-from tidings.logs import CollectableLog, Transaction, ends, open_log
+from tidings.log_opening import open_log
+from tidings.log_reading import ends
+from tidings.logs import CollectableLog, Transaction
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import check_log, held, make_updates

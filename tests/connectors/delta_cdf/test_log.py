@@ -13,9 +13,14 @@ from pyspark.sql import SparkSession
 
 import tidings
 from tidings.cluster import Cluster
+from tidings.controls import resume, stop
 from tidings.errors import InvalidOption, LogMismatch, LogRestored, LogUnavailable, PositionsLost
+from tidings.flow_reset import ResetTarget, execute_reset, plan_reset, to_csv
+from tidings.flow_skip import execute_skip, plan_skip
 from tidings.flow_status import status
-from tidings.logs import Log, TailedLog, positions_at
+from tidings.flows import Flow
+from tidings.log_reading import positions_at
+from tidings.logs import Log, TailedLog
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
@@ -267,6 +272,52 @@ def test_subscribers_hear_of_changes_in_a_table_and_go_on_after_a_restart(cluste
             eventually(lambda: ("shop.people/1", "delete") in names.told)
             eventually(marked)
     assert len(names.told) == 4
+
+
+class Picky(Names):
+    """Fails at one object."""
+
+    def on_update(self, update: tidings.Update) -> None:
+        if update.object == "shop.people/4":
+            raise ValueError("no good")
+        super().on_update(update)
+
+
+def test_flows_of_a_table_are_reset_and_an_update_in_the_midst_of_a_version_is_skipped(
+    cluster: Cluster, place: Path
+) -> None:
+    cluster.create_stream("people", 1, f"delta-cdf:{place}", options={"key": ["id"]})
+    cluster.create_application("cache", ["people"], start="earliest")
+    flow, picky = Flow("cache", "people", 0), Picky()
+    write_deltalake(place, people(_3="c", _4="d", _5="e"), mode="append")
+
+    def reset(kind: str, value: str | None = None) -> Position | None:
+        plan = plan_reset(cluster, [flow], ResetTarget.parse(kind, value))
+        plan = plan_reset(cluster, [], ResetTarget.from_file(to_csv(plan)))  # as an operator keeps it
+        (done,) = execute_reset(cluster, plan)
+        assert done.error is None
+        return done.after
+
+    with cluster.publisher(token_interval=0.1), cluster.subscribe("cache", picky, retries=0):
+        (failed,) = eventually(lambda: [one for one in status(cluster) if one.state == "failed"])
+        plan = plan_skip(cluster, flow)
+        assert (plan.position, plan.update.object) == (failed.failed_at, "shop.people/4")
+        with pytest.raises(InvalidOption, match=r"there is no update at 1\.9 in shard 0"):
+            plan_skip(cluster, flow, Position(1, 9))
+        execute_skip(cluster, plan)
+        head = eventually(lambda: [one.head for one in status(cluster) if one.lag == 0])[0]
+        assert sorted({name for name, _ in picky.told}) == [f"shop.people/{number}" for number in (1, 2, 3, 5)]
+        stop(cluster, [flow])
+        eventually(lambda: status(cluster)[0].state == "stopped")
+        with pytest.raises(InvalidOption, match="cannot be counted"):
+            reset("shift-by", "-1")
+        assert reset("earliest") == Position(0, -1)
+        assert reset("latest") == head
+        assert reset("position", "1.0") == Position(1)
+        picky.told.clear()
+        resume(cluster, [flow])
+        eventually(lambda: status(cluster)[0].lag == 0)
+        assert picky.told == [("shop.people/5", "insert")], "after the one at 1.0, but for the one that is skipped"
 
 
 def test_a_place_is_found_by_its_time(place: Path) -> None:

@@ -12,7 +12,7 @@ from tests.support import mysql_server, mysql_snapshots, snapshot_steps
 from tests.support.mysql_server import ITEMS, Scene, drain, heads, listed, needs_mariadb, now, places, running
 from tests.support.mysql_snapshots import BASE, opened, operations, replayed, state_of, stored, whole, with_snapshot
 from tidings.errors import LogUnavailable
-from tidings.logs import create_log
+from tidings.log_opening import create_log
 from tidings.positions import Position, Positions
 from tidings.testing import eventually
 from tidings_connectors.mysql import consistent_snapshot

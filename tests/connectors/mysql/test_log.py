@@ -29,7 +29,8 @@ from tests.support.mysql_server import (
 )
 from tests.support.read_all import read_apart
 from tidings.errors import InvalidPosition
-from tidings.logs import Read, TailedLog, open_log
+from tidings.log_opening import open_log
+from tidings.logs import Read, TailedLog
 from tidings.positions import START, Position, Positions
 from tidings.testing import eventually
 from tidings.updates import SCHEMA

@@ -19,7 +19,8 @@ from tests.support.subscribers import Copy
 from tidings.cluster import Cluster
 from tidings.errors import LogUnavailable, PositionsLost
 from tidings.flow_status import status
-from tidings.logs import Reader, positions_at
+from tidings.log_reading import positions_at
+from tidings.logs import Reader
 from tidings.positions import Position, Positions
 from tidings.testing import eventually
 from tidings.updates import shard_of

@@ -16,7 +16,8 @@ import pytest
 from tests.support import mysql_server
 from tests.support.mysql_server import PASSWORD, Scene, heads, ids, inserts, listed, needs_mariadb, running
 from tidings.errors import InvalidOption, LogUnavailable
-from tidings.logs import Read, create_log, open_log
+from tidings.log_opening import create_log, open_log
+from tidings.logs import Read
 
 password, server, scene = mysql_server.password, mysql_server.own_server, mysql_server.scene
 pytestmark = needs_mariadb

@@ -17,7 +17,7 @@ from tests.support.mysql_server import ITEMS, Scene, Server, drain, floors, list
 from tests.support.mysql_snapshots import BASE, opened, operations, replayed, stored, whole, with_snapshot
 from tests.support.snapshot_steps import kill_midway, noted
 from tidings.errors import InvalidOption, LogUnavailable, PositionsLost
-from tidings.logs import create_log, open_log
+from tidings.log_opening import create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.testing import eventually
 from tidings_connectors.mysql import snapshot

@@ -11,7 +11,7 @@ from tests.connectors.mysql.test_faults import purged
 from tests.connectors.mysql.test_losses import heard
 from tests.support import mysql_server
 from tests.support.mysql_server import Scene, drain, heads, ids, inserts, listed, needs_mariadb, now, places
-from tidings.logs import open_log
+from tidings.log_opening import open_log
 from tidings.positions import Position, Positions
 from tidings.testing import eventually
 from tidings_connectors.mysql import prepared, sequencer

@@ -14,7 +14,7 @@ from tests.connectors.postgres.test_preflight import cure, refused
 from tests.support import postgres_server
 from tests.support.postgres_server import Database, floors, places, read_all, read_on
 from tidings.cluster import Cluster
-from tidings.logs import create_log, open_log
+from tidings.log_opening import create_log, open_log
 from tidings.testing import eventually
 from tidings.updates import SCHEMA, shard_of
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support import postgres_server
 from tests.support.postgres_server import Database, PostgresServer, floors, places, read_all
 from tidings.errors import LogUnavailable, PositionsLost
-from tidings.logs import create_log, open_log
+from tidings.log_opening import create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.testing import eventually
 from tidings_connectors.postgres.log import PostgresLog

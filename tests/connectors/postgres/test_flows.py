@@ -168,7 +168,7 @@ def test_why_a_log_cannot_be_read_is_told_until_something_is_read_though_it_can_
     database.execute("CREATE TABLE item (id int PRIMARY KEY)", "INSERT INTO item VALUES (1)")
     copy = Copy()
     with cluster.subscribe("cache", copy), cluster.publisher(patience=2):
-        eventually(lambda: told() == {("running", "there is a hole")})
+        eventually(lambda: told() == {("failed", "there is a hole")})
         epochs = {one.flow: one.epoch for one in status(cluster)}
         found = eventually(lambda: [one for one in status(cluster) if one.epoch != epochs[one.flow]])  # taken again
         assert {one.reason for one in found} == {"there is a hole"}

@@ -12,7 +12,8 @@ from tests.connectors.postgres.test_values import changes, told
 from tests.support import postgres_server
 from tests.support.postgres_server import Database, floors, read_on
 from tidings.errors import InvalidOption, PositionsLost
-from tidings.logs import create_log, ends, open_log
+from tidings.log_opening import create_log, open_log
+from tidings.log_reading import ends
 from tidings.positions import Positions
 from tidings.updates import shard_of
 from tidings_connectors.postgres.log import PostgresLog

@@ -18,7 +18,8 @@ from tests.support.postgres_server import Database, PostgresServer, places, read
 from tests.support.subscribers import Seen
 from tidings.cluster import Cluster
 from tidings.errors import LogUnavailable, PositionsLost
-from tidings.logs import FollowedLog, create_log, open_log
+from tidings.log_opening import create_log, open_log
+from tidings.logs import FollowedLog
 from tidings.positions import Position, Positions
 from tidings.publisher import reports
 from tidings.testing import eventually

@@ -13,7 +13,7 @@ from tests.support import postgres_server
 from tests.support.postgres_server import Database, floors, read_on
 from tests.support.subscribers import Copy
 from tidings.cluster import Cluster
-from tidings.logs import create_log, open_log
+from tidings.log_opening import create_log, open_log
 from tidings.testing import eventually
 from tidings_connectors.postgres import reader as reader_module
 from tidings_connectors.postgres.log import PostgresLog

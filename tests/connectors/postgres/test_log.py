@@ -17,7 +17,8 @@ from tests.support import postgres_server
 from tests.support.postgres_server import Database, floors, places, read_all
 from tests.support.read_all import read_apart
 from tidings.errors import InvalidOption, InvalidPosition, LogRestored, PositionsLost
-from tidings.logs import TailedLog, create_log, open_log
+from tidings.log_opening import create_log, open_log
+from tidings.logs import TailedLog
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually, held

@@ -15,7 +15,7 @@ import pytest
 from tests.support import postgres_server
 from tests.support.postgres_server import Database, PostgresServer, read_on
 from tidings.errors import InvalidOption, LogMismatch, LogUnavailable, PositionsLost
-from tidings.logs import create_log, open_log
+from tidings.log_opening import create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually

@@ -15,7 +15,7 @@ from tests.support.snapshot_steps import read_past
 from tests.support.subscribers import Copy
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption, LogRestored, PositionsLost
-from tidings.logs import create_log, open_log
+from tidings.log_opening import create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually

@@ -17,7 +17,7 @@ from tests.support import postgres_server, snapshot_steps
 from tests.support.postgres_server import Database, floors, places, read_all
 from tests.support.snapshot_steps import kill_midway, noted
 from tidings.errors import InvalidOption, LogUnavailable, PositionsLost
-from tidings.logs import create_log, open_log
+from tidings.log_opening import create_log, open_log
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually

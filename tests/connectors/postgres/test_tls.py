@@ -18,7 +18,7 @@ from tests.support.postgres_server import Database, PostgresServer, floors, read
 from tidings.errors import InvalidOption, LogUnavailable, TidingsError
 from tidings.hosts import VARIABLE
 from tidings.log_checks import preflight
-from tidings.logs import create_log
+from tidings.log_opening import create_log
 from tidings.stream_definition import StreamDefinition
 from tidings.testing import eventually
 from tidings_connectors.postgres.log import PostgresLog

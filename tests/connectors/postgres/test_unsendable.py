@@ -15,7 +15,7 @@ from tests.support.postgres_server import Database, floors, read_all, read_on
 from tests.support.subscribers import Copy
 from tidings.cluster import Cluster
 from tidings.flow_status import status
-from tidings.logs import create_log
+from tidings.log_opening import create_log
 from tidings.positions import Position
 from tidings.testing import eventually
 from tidings_connectors.postgres.connections import Error
@@ -158,8 +158,8 @@ def test_a_subscriber_hears_of_it_and_operators_are_told_why(cluster: Cluster, o
     copy = Copy()
     with cluster.subscribe("cache", copy), cluster.publisher(token_interval=0.2):
         odd.execute(f"INSERT INTO item VALUES (1, {NOT_IN_UTF8})", "INSERT INTO item VALUES (2, 'b')")
+        eventually(lambda: sorted(shard for shard, _, _ in copy.lost) == [0, 1])
         eventually(lambda: list(copy.rows) == ["public.item/2"])
-        assert sorted(shard for shard, _, _ in copy.lost) == [0, 1]
         eventually(lambda: all("cannot be sent" in (one.reason or "") for one in status(cluster)))
     assert len(copy.lost) == 2
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import postgres_server
 from tests.support.postgres_server import Database, floors, read_all
-from tidings.logs import create_log
+from tidings.log_opening import create_log
 from tidings_connectors.postgres.log import PostgresLog
 
 database, log = postgres_server.database, postgres_server.log

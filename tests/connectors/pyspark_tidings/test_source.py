@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -351,3 +353,24 @@ def test_an_unknown_stream_is_named_in_sparks_error(spark: SparkSession, cluster
     options = {"stream": "nobody", "zookeeper": cluster.address}
     with pytest.raises(PySparkException, match="there is no stream 'nobody'"):
         spark.read.format("tidings").options(**options).load().count()
+
+
+HANGING_UP = """
+from pyspark_tidings.source import StreamReader
+
+reader = object.__new__(StreamReader)
+try:
+    try:
+        raise {meets}  # as Spark's runner of readers does
+    finally:
+        reader.stop()
+except {meets}:
+    raise BrokenPipeError  # it cannot tell Spark of it either
+"""
+
+
+@pytest.mark.parametrize("meets", ["EOFError", "ConnectionResetError"])
+def test_a_reader_on_which_spark_hangs_up_prints_nothing(meets: str) -> None:
+    code = HANGING_UP.format(meets=meets)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (1, "")

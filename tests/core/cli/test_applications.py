@@ -8,8 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.commands import Run, ended, started, told
+from tests.support.commands import Run, ended, lags, publish, started, told
+from tidings import Handler
 from tidings.cluster import Cluster
+from tidings.errors import InvalidOption
+from tidings.testing import eventually
+from tidings.updates import Update
 
 pytestmark = pytest.mark.usefixtures("small")
 
@@ -91,3 +95,57 @@ def test_a_filter_that_does_not_parse_is_shown_with_a_caret(run: Run) -> None:
     )
     assert made.err.splitlines()[-3:] == [message, "  mcd_key xists", "          ^"]
     assert run("applications", "list", "--json").json == []
+
+
+def test_an_application_is_changed_while_it_runs_but_for_where_it_begins(cache: Cluster, run: Run) -> None:
+    seen: list[str] = []
+
+    class Notes(Handler):
+        def on_update(self, update: Update) -> None:
+            seen.append(update.object)
+
+    with cache.publisher(token_interval=0.1), cache.subscribe("cache", Notes()):
+        publish(cache, 1, objects=("alice",))
+        eventually(lambda: seen == ["alice"])
+        changed = run("applications", "update", "cache", "--filter", "object = bob", "--balance", "zookeeper", "--json")
+        assert changed.json == {
+            **cache.application("cache").to_json(),
+            "filter": "object = bob",
+            "balance": "zookeeper",
+            "start": "earliest",
+        }
+        eventually(lambda: _gets(cache, seen, "bob"))
+        publish(cache, 2, objects=("carol", "bob", "dave"))
+        eventually(lambda: lags(cache) == [0, 0])
+        assert {"carol", "dave"}.isdisjoint(seen)
+        assert "is changed: filter" in run("applications", "update", "cache", "--no-filter").err
+    with pytest.raises(InvalidOption, match="'start' of application 'cache' cannot change"):
+        cache.update_application("cache", start="latest")
+    for wrong, code, told_of in (
+        ((), 2, "nothing is to be changed"),
+        (("--filter", "a = b", "--no-filter"), 2, "one or the other"),
+        (("--filter", "("), 2, "--filter"),
+        (("--stream", "nope"), 1, "there is no stream 'nope'"),
+        (("--balance", "nope"), 1, "nope"),
+        (("--max-age", "PT1S"), 1, "for realtime mode"),
+    ):
+        refused = run("applications", "update", "cache", *wrong)
+        assert (refused.code, told_of in refused.err) == (code, True), wrong
+    assert "there is no application 'nope'" in run("applications", "update", "nope", "--no-filter").err
+
+
+def _gets(cluster: Cluster, seen: list[str], name: str) -> bool:
+    """Whether an update comes that only the new filter lets through; it is published until it does."""
+    publish(cluster, 1, objects=(name,))
+    return name in seen
+
+
+def test_an_application_whose_subscribers_run_is_dropped_by_force_only(cache: Cluster, run: Run) -> None:
+    with cache.subscribe("cache", Handler(), id="one"):
+        refused = run("applications", "drop", "cache", "--yes")
+        assert (refused.code, told(refused.err)) == (
+            1,
+            "error: subscribers of application 'cache' run (one): stop them first, or add --force",
+        )
+        assert run("applications", "drop", "cache", "--yes", "--force").code == 0
+    assert cache.applications() == []

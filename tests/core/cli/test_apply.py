@@ -60,6 +60,14 @@ def test_apply_makes_what_the_file_says_and_does_nothing_the_second_time(
     assert again.err == "0 done\n"
 
 
+def test_one_shard_is_called_one(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "tidings.yml").write_text("streams: {contacts: {shards: 1, log: delta:contacts}}\n")
+    done = run("apply", "--json")
+    assert [one["detail"] for one in done.json["actions"]] == [f"1 shard in delta:{tmp_path}/contacts"]
+    (tmp_path / "tidings.yml").write_text("streams: {contacts: {shards: 2, log: delta:contacts}}\n")
+    assert "the stream has 1 shard; that cannot become 2" in run("apply").err
+
+
 def retained(cluster: Cluster, stream: str) -> tuple[int | None, int | None] | None:
     """The seconds and bytes that maintenance keeps."""
     log = cluster.stream(stream).log

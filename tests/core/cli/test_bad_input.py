@@ -18,7 +18,11 @@ from tidings.cluster import Cluster
         ("applications create x/y --stream contacts", 1, "error: 'x/y' is no name for an application"),
         ("applications create x --stream contacts --stream contacts", 1, "each named once"),
         ("applications create x --stream contacts --mode fast", 1, "error: mode 'fast' of application 'x' is none of"),
-        ("applications create x --stream contacts --max-age PT30S", 1, "and for realtime mode"),
+        (
+            "applications create x --stream contacts --max-age PT30S",
+            1,
+            "max_age is for realtime mode, and application 'x' is reliable",
+        ),
         ("applications create x --stream contacts --max-age 30", 2, "Invalid value for '--max-age'"),
         ("applications create x --stream contacts --balance nope", 1, "error: no balancer 'nope' is installed"),
         ("applications create x --stream contacts --start {}", 2, "Invalid value for '--start'"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.support.bad_nodes import DEEP, DEFINITIONS, EVERYWHERE, put
@@ -35,6 +37,17 @@ def test_a_command_shows_what_it_can_beside_values_that_make_no_sense(
         assert all(result.err.count(f"/{place} ") == 1 for place in DEFINITIONS if place == "streams/deep"), result.err
 
 
+def test_what_members_tell_of_themselves_takes_only_so_much_room(cache: Cluster, run: Run) -> None:
+    odd = {"version": 1, "load": 1e308, "weight": {"a": 1}, "pid": 10**300, "tidings": "x" * 10_000, "host": [1] * 999}
+    raw = json.dumps({**odd, "protocol": 10**300, "address": 7}).encode()
+    put(cache, {"applications/cache/subscribers/odd": raw, "publishers/odd": raw})
+    for command in (("subscribers", "list"), ("publishers", "list")):
+        result = run(*command)
+        (line,) = (one for one in result.out.splitlines() if one.startswith("odd "))
+        assert len(line) < 1000
+        assert line.split()[3] == "-"
+
+
 @pytest.mark.parametrize(
     "name", ["bad", "half", "empty", "deep", "bytes", "list", "options", "log", "caravans", "twin"]
 )
@@ -45,7 +58,7 @@ def test_a_stream_that_makes_no_sense_is_named_with_its_node_and_the_cure(cache:
         assert result.code == 1
         (line,) = (one for one in result.err.splitlines() if one.startswith("error: "))
         assert f"/streams/{name} " in line
-        assert "delete it" in line
+        assert "delete it" in line or "empty it" in line
 
 
 @pytest.mark.parametrize("node", ["owner", "datamarker", "subscriber"])
@@ -63,7 +76,7 @@ def test_flows_are_listed_beside_one_of_which_nothing_can_be_read(
 
 def test_an_application_can_be_dropped_whose_subscribers_make_no_sense(cache: Cluster, run: Run) -> None:
     put(cache, {"applications/cache/subscribers/deep": DEEP})
-    result = run("applications", "drop", "cache", "--yes")
+    result = run("applications", "drop", "cache", "--yes", "--force")
     assert result.code == 0, result.err
 
 

@@ -41,7 +41,7 @@ def test_a_family_is_made_shown_and_dropped(run: Run, joined: Cluster, tmp_path:
     ]
     assert run("flows", "describe", "cache/shop.east/1").code == 0
     assert "is a family of streams" in told(run("streams", "tail", "shop", "--no-follow").err)
-    assert "is read by application 'cache'" in run("streams", "drop", "shop", "--yes").err
+    assert "is used by application 'cache'" in run("streams", "drop", "shop", "--yes").err
     dropped = run("streams", "drop", "shop", "--yes", "--force")
     assert dropped.err == f"shop.east, shop.west are dropped; what is in delta:{tmp_path}/e, delta:{tmp_path}/w stays\n"
     assert joined.streams() == []

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tests.support.commands import Run, ended, flow_list, lags, line, publish, started, told
-from tidings import Handler
+from tidings import Handler, __version__
 from tidings.cli.flows import SPARE
 from tidings.cli.output import make_table
 from tidings.cluster import Cluster
@@ -18,6 +18,7 @@ from tidings.datamarkers import Datamarker
 from tidings.flow_status import FlowStatus, status
 from tidings.flows import Flow
 from tidings.positions import START, Position, Positions
+from tidings.protocol_versions import PROTOCOL
 from tidings.publisher.ownership import Ownership, Wanted
 from tidings.publisher.publisher import Publisher
 from tidings.testing import eventually
@@ -89,9 +90,9 @@ def test_a_flow_is_with_a_subscriber_only_in_its_own_epoch_and_while_that_runs(c
     with cache.subscribe("cache", Handler(), id="one"):
         assert (now().state, now().subscriber) == ("running", "one")
         ownership.write(flow, epoch, "subscriber", {"id": "one", "epoch": epoch, "parked": "no"})
-        assert (now().state, now().reason) == ("parked", "no")
+        assert (now().state, now().reason) == ("failed", "no")
         ownership.release(flow, epoch)
-        assert (now().state, now().reason, now().epoch) == ("unassigned", None, epoch)
+        assert (now().state, now().reason, now().epoch) == ("unassigned", "it failed before: no", epoch)
         assert take(ownership, flow) == epoch + 1
         assert (now().state, now().subscriber) == ("waiting", None)
 
@@ -162,7 +163,7 @@ def test_flows_are_chosen_by_state_and_sorted_by_lag(cache: Cluster, publisher: 
     eventually(lambda: lags(cache) == [0, 0, 0, 0])
     publish(cache, 1, 2, 3)
     assert {one["state"] for one in run("flows", "list", "--state", "waiting", "--json").json} == {"waiting"}
-    assert run("flows", "list", "--state", "parked", "--json").json == []
+    assert run("flows", "list", "--state", "failed", "--json").json == []
     by_lag = [one["lag"] for one in run("flows", "list", "--sort", "lag", "--json").json]
     assert by_lag == sorted(by_lag, reverse=True)
     worst = run("flows", "list", "--sort", "lag", "--limit", "1", "--json").json
@@ -174,6 +175,7 @@ def test_a_summary_has_a_line_for_each_application_and_stream(cache: Cluster, pu
     eventually(lambda: lags(cache) == [0, 0])
     publish(cache, 1, 2, 3)
     (line,) = run("flows", "list", "--summary", "--json").json
+    assert run("flows", "list", "--summary", "--limit", "1").code == 2
     assert (line["application"], line["stream"], line["flows"], line["waiting"], line["running"]) == (
         "cache",
         "contacts",
@@ -215,10 +217,33 @@ def test_publishers_and_subscribers_are_listed_with_their_flows(cache: Cluster, 
         (one,) = run("subscribers", "list", "--json").json
         assert (one["subscriber"], one["application"], one["flows"]) == ("one", "cache", 2)
         assert run("subscribers", "list", "--application", "cache", "--json").json == [one]
+        assert (here["tidings"], one["tidings"]) == (__version__, __version__)
+        assert (here["protocol"], one["protocol"]) == (PROTOCOL, PROTOCOL)
+        assert {"TIDINGS", __version__, "PROTOCOL"} <= set(run("subscribers", "list").out.split())
         assert str(os.getpid()) in run("publishers", "list").out.split()  # a number without thousands
+        described = run("publishers", "describe", "here", "--json").json
+        assert (described["flows"], described["draining"]) == (["cache/contacts/0", "cache/contacts/1"], False)
+        table = run("publishers", "describe", "here").out
+        assert f"pid                {os.getpid()}\n" in table
+        assert table.split()[-3:] == ["cache", "contacts", "2"]
+        assert "no publisher 'nope' runs (publishers: here)" in run("publishers", "describe", "nope").err
         assert run("subscribers", "list").out.split()[:2] == ["SUBSCRIBER", "APPLICATION"]
+        assert run("subscribers", "list").out.split()[-1] == "-", "nothing is unreachable"
     assert run("subscribers", "list", "--json").json == []
     assert "there is no application 'nope'" in run("subscribers", "list", "--application", "nope").err
+
+
+def test_what_a_subscriber_cannot_reach_is_told_of_publishers_where_they_are_now(cache: Cluster, run: Run) -> None:
+    tree, place = cache.coordination, ("applications", "cache", "subscribers", "one")
+    for name, port in (("east", 2), ("west", 1), ("south", 1)):
+        tree.create({"address": f"127.0.0.1:{port}", "applications": ["cache"]}, "publishers", name, ephemeral=True)
+    told = dict.fromkeys(("east", "west", "south"), "nothing listens at its address")
+    tried = {"east": "127.0.0.1:1", "west": "127.0.0.1:1"}  # of the last a former release does not say it
+    tree.create({"capacity": 1.0, "unreachable": told, "tried": tried}, *place, ephemeral=True)
+    (one,) = run("subscribers", "list", "--json").json
+    assert one["unreachable"] == {name: told[name] for name in ("west", "south")}, "the first is elsewhere by now"
+    said = "west at 127.0.0.1:1: nothing listens at its address; south: nothing listens at its address\n"
+    assert run("subscribers", "list").out.endswith(said)
 
 
 def test_a_member_that_makes_no_sense_is_told_of_and_left_out(cache: Cluster, run: Run) -> None:
@@ -312,9 +337,10 @@ def test_flows_are_stopped_and_go_on_where_they_stood(cache: Cluster, publisher:
         producer.flush()
         assert run("flows", "stop", "cache/contacts/0", "--json").json == {"stopped": []}
         assert sorted(seen) == sorted(first)
-        assert "1 of 1 flows go on now" in run("flows", "resume", "cache/contacts/0").err
+        assert "1 flow is resumed now" in run("flows", "resume", "cache/contacts/0").err
         assert len(run("flows", "list", "--state", "stopped", "--json").json) == 1
-        assert "1 of 2 flows go on now" in run("flows", "resume", "--application", "cache", "--stream", "contacts").err
+        resumed = run("flows", "resume", "--application", "cache", "--stream", "contacts")
+        assert "1 of 2 flows is resumed now" in resumed.err
         eventually(lambda: sorted(seen) == sorted(first + later))
     for wrong in ((), ("cache/contacts/0", "--application", "cache")):
         assert (run("flows", "stop", *wrong).code, run("flows", "resume", *wrong).code) == (2, 2)

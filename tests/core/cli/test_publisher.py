@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 
 from tests.support.commands import PATIENCE_S, Run, ended, flow_list, lags, publish, started, told
+from tests.support.scraping import ready, scraped
 from tidings.cluster import Cluster
 from tidings.testing import eventually
 
@@ -88,10 +90,13 @@ def test_the_secret_and_the_key_made_of_it_are_in_files(cache: Cluster, tmp_path
     publish(cache, 1, objects=("alice",))
     with started("subscribe", "cache", "--json", "--limit", "1", "--application-key", "key") as process:
         with started("publisher", "--secret-file", "other", "--name", "wrong") as wrong:
-            eventually(lambda: {one["state"] for one in flow_list(run)} == {"failing"}, PATIENCE_S, every=0.5)
-            assert {(one["owner"], one["reason"]) for one in flow_list(run)} == {
-                ("wrong", "it does not know our key: it has another secret, or the key is another application's")
-            }
+            eventually(lambda: {one["state"] for one in flow_list(run)} == {"restarting"}, PATIENCE_S, every=0.5)
+            ((owner, reason),) = {(one["owner"], one["reason"]) for one in flow_list(run)}
+            assert owner == "wrong"
+            assert reason.startswith("the subscriber says of publisher 'wrong' at 127.0.0.1:")
+            assert reason.endswith(
+                ": it does not know our key: it has another secret, or the key is another application's"
+            )
             wrong.send_signal(signal.SIGTERM)
             assert wrong.wait(PATIENCE_S) == 143
         environment = {**os.environ, "TIDINGS_SECRET": f"{new}\n{old}"}
@@ -111,3 +116,31 @@ def test_a_port_that_is_in_use_is_told(cache: Cluster, run: Run) -> None:
     assert result.code == 1
     assert told(result.err) == f"error: cannot listen on {address}: Address already in use"
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("tidings-control")]
+
+
+def test_a_publisher_and_a_subscriber_serve_metrics_and_health(cache: Cluster, run: Run) -> None:
+    publish(cache, 1, 2, 3)
+    options = ("--token-interval", "0.1", "--metrics-by-shard", "--progress-timeout", "5")
+    with (
+        started("publisher", "--metrics", "0", *options) as publisher,
+        started("subscribe", "cache", "--id", "one", "--metrics", "127.0.0.1:0") as subscriber,
+    ):
+        sending, receiving = metrics_of(publisher), metrics_of(subscriber)
+        key = ("tidings_subscriber_processed_updates_total", "cache", "contacts")
+        scraped(receiving, key, lambda updates: updates == 12)
+        for shard in "01":
+            scraped(sending, ("tidings_consumergroup_lag", "cache", shard, "contacts"), lambda lag: lag == 0)
+        assert ready(sending) == ready(receiving) == (True, "ready\n")
+        result = run("publisher", "--metrics", sending)
+        assert result.code == 1
+        assert told(result.err) == f"error: nothing can be served at {sending}: Address already in use"
+        assert len(cache.coordination.children("publishers")) == 1, "before it has joined"
+
+
+def metrics_of(process: subprocess.Popen[bytes]) -> str:
+    """Where a command says that its metrics are."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if found := re.search(rb"metrics are at http://([^/]+)/metrics", line):
+            return found[1].decode()
+    raise AssertionError("it does not say where its metrics are")

@@ -134,3 +134,32 @@ def test_a_secret_in_the_wrong_variable_is_not_shown_and_a_short_one_closes_noth
     assert "a secret of fewer than 16 characters is guessed" in run("streams", "list").err
     monkeypatch.delenv("TIDINGS_SECRET")
     assert run("streams", "list").code == 0  # nobody has closed it
+
+
+def test_operators_act_on_flows_of_a_closed_cluster_and_viewers_only_look(
+    closed: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDINGS_SECRET", SECRET)
+    assert run("flows", "reset", "cache/contacts/0", "--to-earliest", "--execute").code == 0
+    assert run("flows", "stop", "--application", "cache").code == 0
+    monkeypatch.delenv("TIDINGS_SECRET")
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER_CREDENTIALS", role_credentials(SECRET, "viewer"))
+    assert {one["state"] for one in run("flows", "list", "--json").json} == {"stopped"}
+    assert run("flows", "history", "cache/contacts/0").code == 0
+    assert run("flows", "reset", "cache/contacts/0", "--to-latest", "--dry-run").code == 0
+    for act in (
+        ("flows", "reset", "cache/contacts/0", "--to-latest", "--execute"),
+        ("flows", "resume", "--application", "cache"),
+        ("flows", "pause", "cache/contacts/0"),
+        ("applications", "update", "cache", "--filter", "a = b"),
+    ):
+        denied = run(*act)
+        assert (denied.code, "to us (viewer); check the credentials" in denied.err) == (1, True), (act, denied.err)
+    with (
+        connect(closed, security=Security(secret=SECRET)) as operator,
+        connect(closed, credentials=role_credentials(SECRET, "publisher")) as publisher,
+    ):
+        value = operator.coordination.read("flows", "cache", "contacts")
+        assert publisher.coordination.read("flows", "cache", "contacts") == value
+        with pytest.raises(CoordinationDenied):
+            publisher.coordination.write({}, "flows", "cache", "contacts")

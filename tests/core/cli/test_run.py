@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import signal
+import socket
 import sys
 import threading
 import urllib.error
@@ -22,6 +23,7 @@ from pyspark.sql import SparkSession
 from tests.support.commands import PROGRAM, Result, Run, started
 from tidings.cli import main
 from tidings.cluster import Cluster, connect
+from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.testing import eventually, held, make_updates
 
 PATIENCE_S = 120.0
@@ -121,6 +123,17 @@ def test_a_dry_run_shows_what_would_run_and_touches_nothing(project: Cluster, ru
     assert result.err == "3 ready to run; nothing was started (--dry-run)\n"
     assert not (tmp_path / "storage").exists()
     assert json.loads(run("--dry-run", "--json").out)["pipelines"][2]["output"] is None
+
+
+def test_a_dry_run_says_which_pipelines_run_elsewhere(project: Cluster, run: Run) -> None:
+    lock = PipelineLock(project.coordination, "tag")
+    result = run("--dry-run")
+    lock.release()
+    here = f"process {os.getpid()} on {socket.gethostname()}"
+    warning, ready = result.err.splitlines()
+    assert warning == f"warning: pipeline 'tag' is run by {here} now: it can be run here once that one has ended"
+    assert (result.code, ready) == (0, "2 ready to run; nothing was started (--dry-run)")
+    assert [one["held_by"] for one in json.loads(run("--dry-run", "--json").out)["pipelines"]] == [None] * 3
 
 
 def test_a_dry_run_finds_every_mistake_with_its_line_and_key(project: Cluster, run: Run, tmp_path: Path) -> None:

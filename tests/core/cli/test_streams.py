@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import Run, lags, published, told
+from tests.support.commands import Run, lags, lines, published, told
 from tidings.cli import main
 from tidings.cluster import Cluster
 from tidings.publisher.publisher import Publisher
@@ -41,6 +41,15 @@ def test_a_stream_is_made_listed_described_and_dropped(run: Run, tmp_path: Path)
     assert described == {**definition, "held": [{"shard": shard, **nothing} for shard in range(4)]}
     assert run("streams", "drop", "contacts", "--yes", "--json").json["purged"] is False
     assert run("streams", "list", "--json").json == []
+
+
+def test_one_is_told_as_one(run: Run, tmp_path: Path) -> None:
+    made = run("streams", "create", "one", "--shards", "1", "--log", "delta:one", "--collect", "events")
+    assert made.err == f"stream 'one' has 1 shard in delta:{tmp_path}/one\n"
+    assert run("streams", "publish", "one", stdin=lines({"object": "a"})).code == 0
+    matching = run("streams", "collect", "one", "object = a", "--dry-run").err
+    assert matching == "1 update matches; nothing was published (--dry-run)\n"
+    assert run("streams", "collect", "one", "object = a").err.startswith("gc events are in the shard of 'one'; ")
 
 
 def test_making_the_same_stream_again_changes_nothing_and_another_is_refused(contacts: Run) -> None:
@@ -147,7 +156,7 @@ def test_a_stream_that_is_read_is_dropped_by_force_only(cache: Cluster, publishe
     refused = run("streams", "drop", "contacts", "--yes")
     assert (refused.code, refused.out) == (1, "")
     assert (
-        "is read by application 'cache' (2 flows are owned): drop or change these first, or add --force" in refused.err
+        "is used by application 'cache' (2 flows are owned): drop or change these first, or add --force" in refused.err
     )
     assert [one.name for one in cache.streams()] == ["contacts"]
     assert run("streams", "drop", "contacts", "--yes", "--force").code == 0

@@ -24,8 +24,15 @@ def test_truncate_shows_what_is_held_before_and_after(contacts: Run) -> None:
     assert [line["version"] for line in tail(contacts, "--from", "earliest")] == [2]
     published(contacts, {"object": "a", "version": 3})
     result = contacts("streams", "truncate", "contacts", "--larger-than", "1B", "--execute")
-    assert result.err == "2 updates were held, 1 are held now\n"
+    assert result.err == "2 updates were held, 1 is held now\n"
     assert result.out.splitlines()[1 + shard].split() == [str(shard), "2", "3", "3", "2", "1"]
+
+
+def test_one_update_is_called_one(contacts: Run) -> None:
+    published(contacts, {"object": "a", "version": 1})
+    truncate = ("streams", "truncate", "contacts", "--larger-than", "1B")
+    assert contacts(*truncate, "--dry-run").err == "1 update is held, 1 would be; nothing was let go of (--dry-run)\n"
+    assert contacts(*truncate, "--execute").err == "1 update was held, 1 is held now\n"
 
 
 @pytest.mark.parametrize(

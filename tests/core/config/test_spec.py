@@ -24,7 +24,7 @@ from tidings.config.spec import (
 )
 from tidings.config.units import parse_duration, parse_size
 from tidings.errors import InvalidConfig, InvalidOption
-from tidings.logs import resolve_log
+from tidings.log_opening import resolve_log
 
 WHOLE = """\
 name: demo

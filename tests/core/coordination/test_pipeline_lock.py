@@ -37,3 +37,20 @@ def test_a_lock_that_makes_no_sense_is_told_with_its_node_and_the_cure(cluster: 
         PipelineHeld, match=r"pipeline 'latest' (is held by what .*/pipelines/latest, .*delete it|runs)"
     ):
         PipelineLock(cluster.coordination, "latest")
+
+
+def test_what_is_told_with_a_lock_is_seen_as_long_as_it_is_held_and_takes_none_from_others(cluster: Cluster) -> None:
+    def seen() -> Any:
+        return (cluster.coordination.read("pipelines", "p") or {}).get("batch")
+
+    with connect(cluster.address) as own:
+        lock = PipelineLock(own.coordination, "p")
+        for batch in (7, 8):
+            lock.tell({"batch": batch})
+            assert seen() == batch
+        lock.release()
+        with connect(cluster.address) as other:
+            taken = PipelineLock(other.coordination, "p")
+            lock.tell({"batch": 9})
+            assert seen() is None
+            taken.release()

@@ -17,7 +17,8 @@ from tidings.cluster import Cluster, connect
 from tidings.coordination.access_check import check_access, repair_access
 from tidings.coordination.pipeline_lock import PipelineLock
 from tidings.coordination.roles import PLACES, AccessRules, rights_at
-from tidings.coordination.zookeeper import Coordination, encode
+from tidings.coordination.values import encode
+from tidings.coordination.zookeeper import Coordination
 from tidings.errors import CoordinationDenied, ForeignValue, InvalidOption
 from tidings.flow_status import status
 from tidings.handlers import Handler
@@ -314,11 +315,16 @@ def test_a_zookeeper_on_another_machine_wants_credentials_or_the_word_insecure()
         connect("192.0.2.1:2181", timeout=0.1)
 
 
-def test_whoever_comes_first_with_the_secret_closes_a_new_tree(address: str) -> None:
+def test_whoever_makes_something_first_with_the_secret_closes_a_new_tree_and_who_looks_makes_nothing(
+    address: str,
+) -> None:
     deep = f"{address}/of/three"
     first = Security(secret=SECRET).credentials("publisher")
     with contextlib.closing(Coordination(deep, credentials=first)) as tree:
-        assert tree.closed
+        assert tree.children("streams") == []
+        assert not tree.is_there
+        tree.create({}, "publishers", "p1", ephemeral=True)
+        assert (tree.is_there, tree.closed) == (True, True)
     with contextlib.closing(Coordination(deep, credentials=Credentials.of_secrets([SECRET]))) as tree:
         assert check_access(tree).wrong == []
 

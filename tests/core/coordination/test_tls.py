@@ -44,6 +44,7 @@ def trusting(
 def test_a_session_over_tls_bears_many_requests_at_once(port: int, certificates: dict[str, Certificate]) -> None:
     with connect(f"127.0.0.1:{port}/many", security=SECURITY, tls=trusting(certificates)) as cluster:
         tree = cluster.coordination
+        tree.create_path("streams")
         for _ in range(5):
             asked = [tree.client.get_async(tree.path("access")) for _ in range(500)]
             assert len({tree.wait(one)[0] for one in asked}) == 1

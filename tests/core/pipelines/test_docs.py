@@ -9,7 +9,6 @@ import pytest
 
 from tests.support.places import ROOT
 from tidings.config.spec import load
-from tidings.pipelines import metrics
 from tidings.stages import GROUP, make
 from tidings.testing import run_stage
 
@@ -22,11 +21,6 @@ def test_every_option_of_a_built_in_stage_is_in_its_table(stage: str) -> None:
     section = PAGE.split(f"### {stage}\n")[1].split("\n#")[0]
     table = section.split("| option |")[1].split("\n\n")[0]
     assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(entry.load().model_fields)
-
-
-def test_every_metric_is_in_the_table() -> None:
-    documented = set(re.findall(r"^\| `(tidings_\w+)`", PAGE, re.MULTILINE))
-    assert documented == set(re.findall(r"^\| `(tidings_\w+)`", metrics.__doc__ or "", re.MULTILINE))
 
 
 def test_the_pipelines_of_the_example_have_options_that_their_stages_take() -> None:

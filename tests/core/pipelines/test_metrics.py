@@ -10,16 +10,17 @@ from typing import cast
 
 import pytest
 from prometheus_client import Metric
-from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from pyspark.sql import SparkSession
 
 from tests.support.pipeline_fixtures import Make
+from tests.support.scraping import get as ask
+from tests.support.scraping import series
 from tidings.cluster import Cluster
 from tidings.errors import InvalidOption
-from tidings.metrics import MetricsServer, parse_address
+from tidings.metrics import PROGRESS_TIMEOUT_S, MetricsServer, parse_address
 from tidings.pipelines.check import waves
-from tidings.pipelines.metrics import PROGRESS_TIMEOUT_S, PipelineCollector, unready
+from tidings.pipelines.metrics import PipelineCollector, unready
 from tidings.pipelines.pipeline import Pipeline
 from tidings.pipelines.progress import Progress, ProgressMeter
 from tidings.pipelines.query import PipelineRun
@@ -54,18 +55,7 @@ def runs_of(**runs: Run) -> dict[str, PipelineRun]:
 
 
 def get(server: MetricsServer, path: str, method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection(server.address, timeout=10)
-    connection.request(method, path)
-    answer = connection.getresponse()
-    return answer.status, answer.read().decode()
-
-
-def series(text: str) -> dict[tuple[str, ...], float]:
-    return {
-        (sample.name, *sample.labels.values()): sample.value
-        for family in text_string_to_metric_families(text)
-        for sample in family.samples
-    }
+    return ask(server.address, path, method)
 
 
 def test_metrics_tell_the_progress_of_each_pipeline_and_leave_out_what_is_not_known() -> None:
@@ -218,6 +208,19 @@ def test_an_idle_pipeline_shows_that_it_goes_on(spark: SparkSession, contacts: S
 
 
 # Waves
+
+
+def test_a_pipeline_tells_in_zookeeper_how_it_goes_on(
+    spark: SparkSession, cluster: Cluster, contacts: Stream, make: Make
+) -> None:
+    def told() -> dict[str, object]:
+        return cluster.coordination.read("pipelines", "p") or {}
+
+    with make(stage=EVERYTHING).start(spark):
+        eventually(lambda: "batch" in told())
+        found = told()
+    assert (found["stage"], found["inputs"], found["output"]) == ("FilterStage", ["contacts"], "copies")
+    assert told() == {}
 
 
 def test_pipelines_are_grouped_so_that_each_reads_what_others_have_written(cluster: Cluster, make: Make) -> None:

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.support.places import ROOT
 from tidings.applications import Application
-from tidings.flows import Flow
+from tidings.flows import Flow, FlowControl
 from tidings.positions import START, Position
 from tidings.publisher.caravans import Caravan
 from tidings.publisher.flow_session import (
@@ -48,6 +48,7 @@ class Peer:
 
     name: str
     alive: bool = True
+    full: bool = False
     incoming: deque[tuple[Message, list[int]]] = field(default_factory=deque)
     answers: deque[Message] = field(default_factory=deque)
     era: Era = NO_ERA
@@ -90,6 +91,8 @@ class Sends(RuleBasedStateMachine):
         self.reported = ""  # what is wrong with the flow, as operators see it in ZooKeeper
         self.read: Reading | None = None
         self.caravans: list[Caravan] = []
+        self.control = FlowControl()
+        self.omitted: set[int] = set()  # which an operator has skipped
 
     @initialize(skipped=st.integers(0, 2), holder=st.none() | st.just("a"))
     def begin(self, skipped: int, holder: str | None) -> None:
@@ -107,6 +110,7 @@ class Sends(RuleBasedStateMachine):
             OPTIONS,
             holder=holder,
             skipped=skipped,
+            control=self.control,
             clock=lambda: self.now,
         )
 
@@ -147,6 +151,7 @@ class Sends(RuleBasedStateMachine):
             self.place("a", taken=True, again=True)
         self.deliver()
         self.board()
+        assert self.session.ride is None or not self.control.paused, "a paused flow is not read for"
         return self.session.ride is not None
 
     def deliver(self) -> None:
@@ -179,6 +184,7 @@ class Sends(RuleBasedStateMachine):
         if self.session.state is OPEN:
             self.do(self.session.go_back(Position(first), self.session.sent, floor))
             self.processed = {seq for seq in self.processed if seq <= floor.seq}
+            self.omitted = {seq for seq in self.omitted if seq <= floor.seq}
             self.told = {seq for seq in self.told if seq <= floor.seq}
             self.committed = min(self.committed, floor.seq)  # what lies after that is of another history
             self.floor, self.head = floor.seq, max(floor.seq, first - 1)
@@ -244,7 +250,9 @@ class Sends(RuleBasedStateMachine):
             return
         elif park:
             peer.parked = True
-            peer.answers.append(flow_message("parked", FLOW, era, reason="the handler failed"))
+            at = seqs[-1]  # it has processed the others, and has not told so
+            self.processed |= set(seqs[:-1])
+            peer.answers.append(flow_message("parked", FLOW, era, reason="the handler failed", at=[at, 0]))
         else:
             assert after >= peer.at, "what comes is in order"
             self.processed |= set(seqs)
@@ -322,11 +330,15 @@ class Sends(RuleBasedStateMachine):
         assert self.session.application is reading.application, "it is filtered by what holds when it is sent"
         if piece:
             assert piece[0] == self.session.sent.seq + 1, "nothing is left out between two parts"
-            wanted = [seq for seq in piece if self.session.application is ALL or seq % 2 == 0]
+            assert not self.control.paused, "nothing of a paused flow is sent"
+            chosen = [seq for seq in piece if self.session.application is ALL or seq % 2 == 0]
+            wanted = [seq for seq in chosen if Position(seq) not in self.session.control.skip]
+            assert len(wanted) == len(chosen) or self.session.skips_ahead
             after, upto = self.session.sent.seq, piece[-1]
             assert self.peer is not None
-            self.processed |= set(piece) - set(wanted)
-            self.do(self.session.advance(Position(upto), ROW_BYTES * len(wanted)))
+            self.processed |= set(piece) - set(chosen)
+            self.omitted |= set(chosen) - set(wanted)
+            self.do(self.session.advance(Position(upto), ROW_BYTES * len(wanted), len(chosen) - len(wanted)))
             if wanted:
                 message = {"t": "batch", "era": self.session.era, "after": after, "upto": upto}
                 self.peer.incoming.append((message, wanted))
@@ -429,6 +441,49 @@ class Sends(RuleBasedStateMachine):
     def redefine(self, application: Application) -> None:
         self.do(self.session.redefine(application))
 
+    @rule(paused=st.booleans())
+    def pause(self, paused: bool) -> None:
+        """An operator pauses the flow, or has it go on."""
+        self.heed(replace(self.control, paused=paused))
+
+    @rule(back=st.integers(-3, 3))
+    def skip(self, back: int) -> None:
+        """An operator skips an update near to where the flow stands, sent or not; or the one that it failed at."""
+        parked = self.session.state is PARKED
+        at = (
+            self.session._notes.failed_at
+            if parked and self.session._notes.failed_at
+            else Position(self.session.sent.seq + back)
+        )
+        if at.seq >= 0 and at not in self.control.skip:
+            self.heed(replace(self.control, skip=self.control.skip | {at}))
+            assert not parked or self.session.state is CLOSED_OFF, "a flow that failed is tried again"
+
+    def heed(self, control: FlowControl) -> None:
+        self.control = control
+        self.do(self.session.heed(control))
+
+    @rule()
+    def poison(self) -> None:
+        """The subscriber fails at what it is sent, and that is skipped: the flow comes past it."""
+        self.heed(replace(self.control, paused=False))
+        if not self.rides():
+            return
+        self.read_and_send()
+        peer = self.peer
+        while peer is not None and peer.incoming and not peer.parked:
+            self.take_in(peer, park=True)
+        while peer is not None and peer.answers:
+            self.do(self.session.answered(cast(Connection, peer), peer.answers.popleft()))
+        if self.session.state is PARKED:
+            at = self.session._notes.failed_at
+            assert at is not None
+            self.skip(0)
+            self.deliver()
+            self.go_on(1, heard=True)
+            if self.session.state is OPEN and self.session.sent >= at:
+                assert at.seq in self.omitted | self.processed | self.told
+
     @precondition(lambda self: self.session.state is OPEN)
     @rule()
     def move(self) -> None:
@@ -443,7 +498,8 @@ class Sends(RuleBasedStateMachine):
     def tick(self, seconds: float, lives: bool, allowed: bool) -> None:
         self.now += seconds
         self.do(self.session.tick(holder_lives=lives, allowed=allowed))
-        assert self.reported == self.session.problem, "what makes no progress says why"
+        held = self.session.holder is not None
+        assert not held or self.reported == self.session.problem, "what makes no progress says why"
 
     @precondition(lambda self: self.writes)
     @rule(taken=st.sampled_from([True, True, True, False]))
@@ -454,7 +510,7 @@ class Sends(RuleBasedStateMachine):
             return
         if taken:
             self.committed = effect.position.seq
-            assert set(range(effect.position.seq + 1)) <= self.processed | self.told
+            assert set(range(effect.position.seq + 1)) <= self.processed | self.told | self.omitted
         self.written.append((effect, taken))
 
     @precondition(lambda self: self.written)
@@ -487,6 +543,16 @@ class Sends(RuleBasedStateMachine):
     # What always holds
 
     @invariant()
+    def a_calm_flow_has_nothing_to_do_however_long_nothing_happens(self) -> None:
+        if not self.session.calm:
+            return
+        held, now = self.session.held, self.now
+        self.now += 1_000.0
+        assert not self.session.tick(holder_lives=held, allowed=True)
+        self.now = now
+        assert self.session.calm
+
+    @invariant()
     def the_window_is_what_is_in_flight(self) -> None:
         if hasattr(self, "session"):
             in_flight = self.session._in_flight
@@ -504,7 +570,8 @@ class Sends(RuleBasedStateMachine):
     @invariant()
     def all_before_the_datamarker_was_processed_or_left_out_or_told_to_be_lost(self) -> None:
         if hasattr(self, "session"):
-            assert set(range(self.session.marker.seq + 1)) <= self.processed | self.told
+            assert set(range(self.session.marker.seq + 1)) <= self.processed | self.told | self.omitted
+            assert self.omitted <= {position.seq for position in self.control.skip}, "what is skipped, and no more"
 
     @invariant()
     def a_window_whose_rows_are_all_processed_is_empty(self) -> None:

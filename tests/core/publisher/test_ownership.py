@@ -6,8 +6,10 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kazoo.security import make_acl
 
 from tests.support.proxy import Proxy
+from tests.support.requests import received
 from tidings.cluster import Cluster
 from tidings.coordination.node_cache import NodeCache
 from tidings.coordination.zookeeper import Coordination
@@ -229,3 +231,65 @@ def test_of_many_flows_those_are_taken_that_are_free_and_can_be_served(owner: Ma
     wanted = [Wanted(flow, cannot if flow.shard >= 15 else start) for flow in flows]
     taken = second.take(wanted, {})
     assert [one is not None for one in taken] == [False] * 5 + [True] * 10 + [False] * 5
+
+
+FLOWS = [Flow(FLOW.application, FLOW.stream, shard) for shard in range(300)]
+
+
+def begin(before: Position | None) -> Position:
+    return before or START
+
+
+def test_hundreds_of_flows_are_taken_written_and_released_in_few_requests(cluster: Cluster, owner: Make) -> None:
+    one, tree = owner("p1")
+    for epoch in (1, 2):
+        before = received(tree)
+        taken = one.take([Wanted(flow, begin) for flow in FLOWS], {})
+        assert [found.epoch for found in taken if found] == [epoch] * len(FLOWS)
+        batch = one.batch()
+        finishes = [batch.write(flow, epoch, "subscriber", {"id": "r1", "epoch": epoch}) for flow in FLOWS]
+        batch.commit()
+        assert all(finish() for finish in finishes)
+        assert all(one.release_many([(flow, epoch) for flow in FLOWS]))
+        assert received(tree) - before < len(FLOWS) / 3, "of all who use this ZooKeeper"
+
+
+def test_a_flow_that_another_takes_at_the_same_moment_keeps_nobody_from_the_others(owner: Make) -> None:
+    (first, _), (second, _) = owner("p1"), owner("p2")
+
+    def raced(before: Position | None) -> Position:
+        """Is asked after all flows were looked at, and before the first is taken."""
+        assert second.take([Wanted(FLOWS[7], begin)], {}) != [None]
+        return START
+
+    taken = first.take([Wanted(flow, raced if flow.shard == 7 else begin) for flow in FLOWS], {})
+    assert [flow.shard for flow, found in zip(FLOWS, taken, strict=True) if found is None] == [7]
+
+
+def test_of_writes_that_are_begun_together_those_are_fenced_whose_epoch_is_over(cluster: Cluster, owner: Make) -> None:
+    (stale, _), (fresh, _) = owner("p1"), owner("p2")
+    assert None not in stale.take([Wanted(flow, begin) for flow in FLOWS[:20]], {})
+    assert stale.release_many([(flow, 1) for flow in FLOWS[3:5]]) == [True, True]
+    assert None not in fresh.take([Wanted(flow, begin) for flow in FLOWS[3:5]], {})
+    batch = stale.batch()
+    finishes = [batch.write(flow, 1, "subscriber", {"id": "r1", "epoch": 1}) for flow in FLOWS[:20]]
+    batch.commit()
+    over = [shard not in (3, 4) for shard in range(20)]
+    assert [finish() for finish in finishes] == over
+    assert cluster.coordination.read(*FLOWS[3].place, "subscriber") is None
+    assert cluster.coordination.read(*FLOWS[5].place, "subscriber") == {"id": "r1", "epoch": 1}
+    assert stale.release_many([(flow, 1) for flow in FLOWS[:20]]) == over
+    assert cluster.coordination.read(*FLOWS[3].place, "owner") == {"publisher": "p2"}
+
+
+def test_a_node_that_makes_no_sense_or_is_forbidden_keeps_its_own_flow_from_being_taken(
+    cluster: Cluster, owner: Make
+) -> None:
+    (first, _), (second, _) = owner("p1"), owner("p2")
+    assert None not in first.take([Wanted(flow, begin) for flow in FLOWS[:20]], {})
+    assert all(first.release_many([(flow, 1) for flow in FLOWS[:20]]))
+    tree = cluster.coordination
+    tree.client.set(tree.path(*FLOWS[2].place, "datamarker"), b"nonsense")
+    tree.client.set_acls(tree.path(*FLOWS[9].place, "subscriber"), [make_acl("digest", "nobody:nothing", all=True)])
+    taken = second.take([Wanted(flow, begin) for flow in FLOWS[:20]], {})
+    assert [flow.shard for flow, found in zip(FLOWS, taken, strict=False) if found is None] == [2, 9]

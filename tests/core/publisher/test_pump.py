@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 import pyarrow as pa
 import pytest
@@ -14,9 +15,11 @@ from tidings.applications import Application
 from tidings.cluster import Cluster
 from tidings.filters import EVERYTHING, Filter
 from tidings.filters.conditions import Terms
-from tidings.flows import Flow
-from tidings.positions import START
+from tidings.flows import Flow, FlowControl
+from tidings.positions import START, Position
+from tidings.publisher.caravans import Caravan
 from tidings.publisher.flow_session import FlowSession, SessionOptions
+from tidings.publisher.flow_session import Ride as BoardedRide
 from tidings.publisher.outbox import Outbox
 from tidings.publisher.ownership import Ownership
 from tidings.publisher.pump import Pump
@@ -36,8 +39,14 @@ FIRST_PART = EVERY_SEQ[:LARGE_BATCH_ROWS]
 class Subscriber(Connection):
     """Keeps what one flow is sent, and has processed it at once, unless it is busy."""
 
+    full = False
+
     def __init__(self, pump: Pump, application: str, chosen: Filter) -> None:
         self.seqs: list[int] = []
+        self.told: list[int] = []
+        """How many updates it was told to be skipped, each time."""
+        self.unbroken: list[bool] = []
+        """Whether each message was said to have all updates."""
         self.busy = False
         flow = Flow(application, pump.stream.name, 0)
         options = SessionOptions(window_bytes=WINDOW_BYTES)
@@ -57,6 +66,9 @@ class Subscriber(Connection):
     def send(self, message: Message, rows: pa.RecordBatch | None = None) -> None:
         if rows is not None:
             self.seqs += rows["seq"].to_pylist()
+            self.unbroken.append(message["parts"][0][-1] is not None)
+        elif message["t"] == "skipped":
+            self.told.append(message["count"])
         if not self.busy:
             self.process()
 
@@ -84,7 +96,7 @@ class Ride:
 
     def __init__(self, pump: Pump, may_send: threading.Event) -> None:
         self.may_send = may_send
-        self._pump = pump
+        self.pump = pump
         self._gate = Gate()
         # The gate is the last one's, so that it is passed when each application has been looked at.
         self.slow, self.fast = Subscriber(pump, "slow", EVERYTHING), Subscriber(pump, "fast", self._gate)
@@ -111,7 +123,7 @@ class Ride:
         """Have the slow flow ride on the same caravan, although that is in the midst of a read."""
         caravan = self.fast.session.caravan
         assert caravan is not None
-        self._pump.allocation.wake()
+        self.pump.allocation.wake()
         eventually(lambda: self.slow.session.caravan is caravan)
 
     def open(self) -> None:
@@ -124,7 +136,7 @@ class Ride:
         eventually(self._finished)
 
     def _finished(self) -> bool:
-        with self._pump.lock:  # without it, what is about to be sent would count as sent
+        with self.pump.lock:  # without it, what is about to be sent would count as sent
             return all(one.session.sent.seq == EVERY_SEQ[-1] for one in (self.slow, self.fast))
 
 
@@ -134,7 +146,7 @@ def ride(cluster: Cluster, tmp_path: Path) -> Iterator[Ride]:
     log = DeltaLog.create(split_address(stream.log)[1], stream)
     for seed in range(PARTS):
         log.append(make_updates(LARGE_BATCH_ROWS, seed=seed))
-    outbox = Outbox(Ownership(cluster.coordination, "here"))
+    outbox = Outbox(Ownership(cluster.coordination, "here"), lambda *_: None)
     may_send = threading.Event()
     may_send.set()
     pump = Pump(stream, log, may_send.is_set, outbox)
@@ -188,3 +200,54 @@ def test_a_flow_that_was_opened_again_during_a_part_of_a_read_is_sent_all_from_i
     ride.finish()
     assert ride.slow.seqs == FIRST_PART + EVERY_SEQ
     assert ride.fast.seqs == EVERY_SEQ
+
+
+def test_a_flow_that_is_paused_during_a_part_of_a_read_gets_no_more_of_it_and_goes_on_there_later(ride: Ride) -> None:
+    ride.next_part()
+    with ride.slow.session.lock:
+        ride.slow.session.heed(FlowControl(paused=True))
+    ride.next_part()
+    ride.open()
+    eventually(lambda: ride.fast.seqs == EVERY_SEQ)
+    assert ride.slow.seqs == FIRST_PART
+    with ride.slow.session.lock:
+        ride.slow.session.heed(FlowControl())
+    ride.finish()
+    assert ride.slow.seqs == EVERY_SEQ
+
+
+def test_what_is_skipped_during_a_read_is_left_out_for_one_flow_and_told(ride: Ride) -> None:
+    ride.next_part()
+    skipped = [EVERY_SEQ[LARGE_BATCH_ROWS], EVERY_SEQ[-1]]  # the first of the next part, and the very last
+    with ride.slow.session.lock:
+        ride.slow.session.heed(FlowControl(skip=frozenset(Position(seq) for seq in (7, *skipped))))
+    ride.finish()
+    assert ride.slow.seqs == [seq for seq in EVERY_SEQ if seq not in skipped]
+    assert ride.fast.seqs == EVERY_SEQ
+    assert ride.slow.told == [1, 1]
+    assert ride.slow.unbroken == [True, False, False], "who checks for gaps is not told that there is none"
+
+
+@pytest.mark.parametrize(
+    ("control", "in_bulk"),
+    [
+        (FlowControl(), True),
+        (FlowControl(skip=frozenset({Position(5)})), True),
+        (FlowControl(skip=frozenset({Position(LARGE_BATCH_ROWS + 5)})), False),
+        (FlowControl(paused=True), False),
+    ],
+    ids=["nothing is said", "what is passed is skipped", "what comes is skipped", "paused"],
+)
+def test_spark_sends_no_backlog_of_a_flow_that_is_paused_or_skips_what_comes(
+    ride: Ride, control: FlowControl, in_bulk: bool
+) -> None:
+    ride.next_part()
+    session = ride.slow.session
+    with session.lock:
+        session.heed(control)
+        ride.pump._bulk, ride.pump._bulk_rows = (lambda *_: 0), 1
+        backlog = ride.pump._backlog(
+            {session: session.ride or BoardedRide(cast(Caravan, None))}, ride.pump.log.bounds()
+        )
+        ride.pump._bulk = None
+    assert (session in backlog) == in_bulk

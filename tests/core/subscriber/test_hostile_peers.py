@@ -15,6 +15,7 @@ from tidings.cluster import Cluster
 from tidings.flows import Flow
 from tidings.handlers import Handler
 from tidings.streams import Stream
+from tidings.subscriber.dialer import Reply
 from tidings.testing import eventually
 from tidings.updates import SCHEMA, Update
 from tidings.wire.flight_data import _field, pack
@@ -85,24 +86,28 @@ def test_what_is_closed_before_zookeeper_has_answered_is_not_opened(
         owning(cluster.coordination, "cache") as owner,
     ):
         eventually(lambda: owner.exchanges)
-        client: Any = cluster.coordination.client
+        ask = cluster.coordination.watch_many
         waiting: list[Callable[[], None]] = []
 
         class Late:
             """An answer that comes when the test wants it."""
 
-            def __init__(self, path: str) -> None:
-                self._asked = get(path)
+            def __init__(self, asked: Any) -> None:
+                self._asked = asked
 
             def rawlink(self, callback: Callable[[Any], None]) -> None:
                 waiting.append(lambda: self._asked.rawlink(callback))
 
-        get = client.get_async
         with monkeypatch.context() as patch:
-            patch.setattr(client, "get_async", lambda path, **more: get(path, **more) if more else Late(path))
+            patch.setattr(
+                cluster.coordination,
+                "watch_many",
+                lambda *kinds: [(paths, Late(asked)) for paths, asked in ask(*kinds)],
+            )
             owner.say("open", Era(1, 1))
             owner.say("close", Era(1, 1))
             assert owner.heard(["refused"], Era(1, 1))["reason"] == "the flow is not open"
+        assert len(waiting) == 1
         for answer in waiting:
             answer()
         assert owner.heard(["refused"], Era(1, 1))["reason"] == "it was closed before it was opened"
@@ -229,6 +234,8 @@ def test_a_challenge_that_is_none_is_told_in_a_sentence(cluster: Cluster, stream
         b"[]",
         b'{"t": "open"}',
         b'{"t": "odd"}',
+        b'{"t": "several", "messages": 7}',
+        b'{"t": "several", "messages": [{"t": "ping"}, {"t": "open"}]}',
         b'{"t":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
         b'{"t": "batch", "stream": "contacts", "parts": 7}',
         b'{"t": "close", "stream": "contacts", "shard": 0, "epoch": {}, "turn": 1}',
@@ -245,6 +252,12 @@ def test_a_message_that_is_none_ends_the_exchange_with_a_sentence(
         assert "Traceback" not in fault
         assert ".py" not in fault
         eventually(lambda: owner.exchanges == 2)
+
+
+@pytest.mark.parametrize("kind", ["open", "close", "token", "loss", "skipped", "fetch"])
+def test_a_task_has_rows_to_send_and_nothing_else_to_say(cluster: Cluster, stream: Stream, kind: str) -> None:
+    with cluster.subscribe("cache", Handler()) as subscriber, pytest.raises(ValueError, match="more than rows"):
+        subscriber.on_messages([{"t": kind, "stream": "contacts", "shard": 0}], None, Reply(parent=Reply()))
 
 
 def test_a_flow_that_somebody_opened_in_a_turn_without_end_is_its_owners_again(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.scene import Scene
 from tidings.coordination.subscriber_record import SubscriberRecord
-from tidings.subscriber.load import DEAD_BAND_RATIO, LEAST_RATIO, LoadMeter, adjusted
+from tidings.subscriber.load import DEAD_BAND_RATIO, LEAST_RATIO, LoadMeter, Weighing, adjusted
 from tidings.testing import eventually
 
 SHARDS = 8
@@ -69,6 +69,27 @@ def test_a_meter_tells_the_part_of_the_time_in_which_workers_were_busy() -> None
     now = 9.0
     assert meter.read() == 0.1, "for one second of five"
     assert meter.read() == 0.0
+
+
+def test_a_subscriber_looks_at_its_fellows_only_if_it_is_busy_or_has_less_than_its_share() -> None:
+    meter, asked = LoadMeter(workers=1), []
+
+    def fellows() -> list[SubscriberRecord | None]:
+        asked.append(1)
+        return [SubscriberRecord.from_json({"capacity": 1, "load": 0.1})]
+
+    weighing = Weighing(meter, 1.0, 10.0)
+    weighing.look(fellows)
+    assert not asked, "idle, with all of its share"
+    meter.begin()
+    meter.read()
+    weighing.look(fellows)
+    assert len(asked) == 1, "busy"
+    assert weighing.record["weight"] < 1
+    meter.end()
+    meter.read()
+    weighing.look(fellows)
+    assert len(asked) == 2, "idle again, with less than its share"
 
 
 @pytest.mark.slow

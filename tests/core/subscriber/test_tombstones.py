@@ -18,7 +18,7 @@ from tidings.handlers import Handler
 from tidings.positions import Position
 from tidings.publisher import read_batch
 from tidings.streams import Stream
-from tidings.subscriber.workers import _gap
+from tidings.subscriber.part_rows import PartRows
 from tidings.testing import eventually, held, make_updates
 from tidings.tombstones import Tombstones
 from tidings.updates import TOMBSTONE, Update
@@ -169,5 +169,5 @@ def rows_of(*places: tuple[int, int]) -> pa.RecordBatch:
 def test_a_gap_is_what_no_tombstone_stands_for(
     rows: list[tuple[int, int]], at: int | None, after: int | None, upto: int, gap: str | None
 ) -> None:
-    found = _gap(rows_of(*rows), at, after, upto)
+    found = PartRows.of(rows_of(*rows), "contacts").gap(at, after, upto)
     assert found is None if gap is None else gap in (found or "")

@@ -7,24 +7,30 @@ import json
 import queue
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
+import pyarrow as pa
 import pytest
 from pyarrow import flight
 
+from tests.fuzz.mutations import make_batches
 from tests.support.liar import metadata
 from tidings.errors import InvalidOption
 from tidings.identity.keys import application_key
+from tidings.protocol_versions import PROTOCOL
 from tidings.testing import eventually
-from tidings.wire import exchange_server, strangers
+from tidings.updates import SCHEMA
+from tidings.wire import connection, exchange_server, strangers
+from tidings.wire.bundles import messages_of
 from tidings.wire.channel import open_channel
 from tidings.wire.connection import Connection
 from tidings.wire.exchange_server import ExchangeServer
 from tidings.wire.flight_data import METHOD, _field, pack, pack_first, unpack
 from tidings.wire.handshake import Parties, answer, new_nonce
-from tidings.wire.protocol import MAX_ANSWER_BYTES, PROTOCOL, Message
+from tidings.wire.protocol import MAX_ANSWER_BYTES, Message
 from tidings.wire.security import OPEN, Security
 from tidings.wire.strangers import MAX_STRANGERS, MAX_STRANGERS_OF_HOST, Strangers
 
@@ -72,12 +78,15 @@ class Caller:
     def __init__(self, channel: grpc.Channel) -> None:
         self.outgoing: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self.call: Any = channel.stream_stream(METHOD)(iter(self.outgoing.get, None))
+        self._unheard: deque[Message] = deque()
 
     def say(self, raw: bytes) -> None:
         self.outgoing.put(raw)
 
     def hear(self) -> Message:
-        return unpack(next(self.call)).message
+        while not self._unheard:
+            self._unheard += messages_of(unpack(next(self.call)).message)
+        return self._unheard.popleft()
 
     def introduce(self, parties: Parties, keys: list[str]) -> Message:
         """Go through the handshake; returns the welcome."""
@@ -108,7 +117,7 @@ def calling(server: ExchangeServer) -> Iterator[Callable[[], Caller]]:
         yield call
 
 
-def parties(server: ExchangeServer, **changes: str) -> Parties:
+def parties(server: ExchangeServer, **changes: Any) -> Parties:
     return Parties("cache", "r1", server.name, server.address)._replace(**changes)
 
 
@@ -127,6 +136,43 @@ def test_what_was_said_before_a_subscriber_came_reaches_it_first(
     caller.outgoing.put(None)
     eventually(lambda: heard.broken == [(("cache", "r1"), "closed")])
     assert not server.connections()
+
+
+def test_subscribers_are_asked_for_a_sign_of_life_whatever_their_publisher_does(heard: Heard) -> None:
+    server = ExchangeServer("p1", "127.0.0.1:0", OPEN, OPEN.keys, patience_s=0.5)
+    server.start(heard.on_message, heard.on_broken)
+    with contextlib.closing(server), open_channel(server.address, OPEN) as channel:
+        caller = Caller(channel)
+        caller.introduce(parties(server), [])
+        alarm = threading.Timer(20, caller.call.cancel)
+        alarm.start()
+        assert caller.hear() == {"t": "ping"}
+        alarm.cancel()
+        caller.say(pack({"t": "several", "messages": [{"t": "pong"}, {"t": "odd", "n": 1}, {"t": "odd", "n": 2}]}))
+        eventually(lambda: [message.get("n") for _, message in heard.messages] == [1, 2])
+        eventually(lambda: heard.broken)  # it says nothing more
+        assert "has not answered" in heard.broken[0][1]
+
+
+def test_a_subscriber_that_takes_nothing_is_sent_no_more_than_so_much_and_then_cut_off_whatever_it_says(
+    heard: Heard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MAX_QUEUED_BYTES", 2**20)
+    server = ExchangeServer("p1", "127.0.0.1:0", OPEN, OPEN.keys, patience_s=0.5)
+    server.start(heard.on_message, heard.on_broken)
+    rows = make_batches(1)[0].set_column(9, SCHEMA.field("payload"), pa.array([bytes(4 * 2**20)], pa.binary()))
+    with contextlib.closing(server), open_channel(server.address, OPEN) as channel:
+        caller = Caller(channel)
+        caller.introduce(parties(server), [])
+        to = server.connection(("cache", "r1"))
+        before = to.full
+        for _ in range(8):
+            to.send({"t": "batch"}, rows)
+        assert (before, to.full) == (False, True)
+        while not heard.broken:
+            caller.say(pack({"t": "several", "messages": [{"t": "done"}]}))
+            threading.Event().wait(0.05)  # it says something twenty times a second
+        assert "it has taken nothing of what it is sent" in heard.broken[0][1]
 
 
 def test_a_subscriber_that_comes_anew_takes_the_place_of_its_former_exchange(

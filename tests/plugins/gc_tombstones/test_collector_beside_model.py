@@ -19,7 +19,7 @@ from tests.plugins.gc_tombstones.model import Event, Refused
 from tests.plugins.gc_tombstones.test_parts_beside_model import KEEP, WalkInMemory
 from tests.support.filter_cases import NOON
 from tidings.errors import InvalidFilter
-from tidings.logs import ends
+from tidings.log_reading import ends
 from tidings.positions import Position, Positions
 from tidings.stream_definition import StreamDefinition
 from tidings.updates import SCHEMA, from_rows

@@ -53,8 +53,8 @@ def test_a_stage_that_was_overtaken_says_so_and_collects_the_next_time(
     with caplog.at_level(logging.WARNING):
         eventually(lambda: left(stream) == 10)
     assert "was not collected, and will be later" in caplog.text
-    eventually(lambda: stage.figures()["collect_collected_updates"] == 20)
-    assert stage.figures()["collect_failures"] == 1
+    eventually(lambda: stage.figures()["collect_collected_updates_total"] == 20)
+    assert stage.figures()["collect_failures_total"] == 1
 
 
 def test_the_end_of_a_burst_is_collected_though_nothing_comes_after_it(stage: CollectStage, stream: Stream) -> None:

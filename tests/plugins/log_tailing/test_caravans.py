@@ -135,15 +135,17 @@ def test_wrong_words_to_caravans_are_refused(
 ) -> None:
     monkeypatch.setenv("TIDINGS_ZOOKEEPER", cluster.address)
     cluster.create_stream("contacts", shards=1)
-    for words, problem in (
-        (["set-limit", "contacts"], "nothing is to be changed"),
-        (["set-limit", "nobody", "--caravans", "2"], "there is no stream 'nobody'"),
-        (["set-limit", "contacts", "--policy", "horses"], "no allocation policy 'horses' is installed"),
-        (["set-limit", "contacts", "--rate", "-1"], "rates above 0"),
-        (["reassign", "nobody"], "there is no stream 'nobody'"),
-        (["list", "--stream", "nobody"], "there is no stream 'nobody'"),
+    for words, code, problem in (
+        (["set-limit", "contacts"], 2, "nothing is to be changed: say what, by --caravans"),
+        (["set-limit", "contacts", "--rate", "-1"], 2, "Invalid value for '--rate': '-1' is no rate"),
+        (["set-limit", "contacts", "--total-rate", "1e15"], 2, "Invalid value for '--total-rate': '1e15' is no rate"),
+        (["set-limit", "contacts", "--total-rate", "fast"], 2, "'fast' is no rate"),
+        (["set-limit", "nobody", "--caravans", "2"], 1, "there is no stream 'nobody'"),
+        (["set-limit", "contacts", "--policy", "horses"], 1, "no allocation policy 'horses' is installed"),
+        (["reassign", "nobody"], 1, "there is no stream 'nobody'"),
+        (["list", "--stream", "nobody"], 1, "there is no stream 'nobody'"),
     ):
-        assert main(["caravans", *words]) in (1, 2)
+        assert main(["caravans", *words]) == code
         err = " ".join(capsys.readouterr().err.split())
         assert problem in err
         assert "Traceback" not in err

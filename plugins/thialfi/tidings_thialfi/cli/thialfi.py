@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, existing_file, key_values
-from tidings.cli.output import emit, note, print_fields, refuse
+from tidings.cli.output import emit, note, print_fields, print_table, refuse
 
 if TYPE_CHECKING:
     from tidings.cluster import Cluster
@@ -71,7 +71,7 @@ def create_command(
     json: Json = False,
 ) -> None:
     """Make a service. One that is there with this very definition is left as it is."""
-    from tidings.logs import resolve_log
+    from tidings.log_opening import resolve_log
     from tidings_thialfi.service import create
 
     place = None if log is None else resolve_log(log, Path.cwd())
@@ -95,7 +95,13 @@ def status_command(
     with connected(zookeeper, timeout) as cluster:
         service = read(cluster, name)
         found = _status(cluster, service)
-    emit({"service": name, **found}, json, lambda: print_fields({"service": name, **found, **found.pop("rows")}))
+
+    def show() -> None:
+        print_fields({"service": name, **{key: value for key, value in found.items() if key != "rows"}})
+        typer.echo()
+        print_table(["TABLE", "ROWS"], list(found["rows"].items()))
+
+    emit({"service": name, **found}, json, show)
 
 
 @thialfi.command("drop-state", short_help="Throw away all that a service knows; its clients build it again.")
@@ -205,16 +211,15 @@ def _token_in(path: Path) -> str:
 
 
 def _status(cluster: Cluster, service: Service) -> dict[str, Any]:
+    from tidings.coordination.pipeline_lock import lock_holder
     from tidings_thialfi.server.tables import row_counts
 
-    holder = cluster.coordination.read("pipelines", service.pipeline)
-    running = None if holder is None else f"process {holder.get('pid')} on {holder.get('host')}"
     gateways = cluster.coordination.children("thialfi", service.name, "gateways")
     return {
         "identity": service.identity,
         "streams": ", ".join(service.streams),
         "folder": str(service.folder),
-        "running": running,
+        "running": lock_holder(cluster.coordination, service.pipeline),
         "gateways": ", ".join(gateways) or None,
         "revoked": len(cluster.coordination.children("thialfi", service.name, "revoked")),
         "rows": row_counts(service.folder / "state"),

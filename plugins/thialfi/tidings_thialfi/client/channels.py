@@ -102,7 +102,7 @@ class WebSocketChannel:
         except aiohttp.WSServerHandshakeError as error:
             raise NoWebSocket(f"the gateway answered {error.status} where a WebSocket was wanted") from None
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ChannelBroken(f"the gateway cannot be reached: {str(error) or 'no answer'}") from None
+            raise _unreached(error, self._address) from None
 
     async def run(self, receive: Receive) -> None:
         """Hand on what comes, until the channel ends."""
@@ -201,7 +201,7 @@ class LongPollChannel:
                 # As the gateway wrote it: a message that was small enough must not grow.
                 received = [_dump(one) for one in found] if isinstance(found, list) else []
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise ChannelBroken(f"the gateway cannot be reached: {str(error) or 'no answer'}") from None
+            raise _unreached(error, self._address) from None
         except (ValueError, TypeError, KeyError, RecursionError):
             raise ChannelBroken("the answer to a poll is no answer of a gateway") from None
         if self._receive is not None:
@@ -209,6 +209,13 @@ class LongPollChannel:
                 _hand_on(text, self._receive)
         self._answered.set()
         return len(received)
+
+
+def _unreached(error: Exception, address: str) -> ChannelBroken:
+    """Why a gateway cannot be reached; one that speaks TLS says nothing to who does not."""
+    plain = isinstance(error, aiohttp.ServerDisconnectedError) and address.startswith(("ws:", "http:"))
+    hint = "; if it speaks TLS, its address begins with wss://" if plain else ""
+    return ChannelBroken(f"the gateway cannot be reached: {str(error) or 'no answer'}{hint}")
 
 
 def _dump(message: Any) -> str:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from tidings.flows import Flow
 from tidings.handlers import Handler
 from tidings.positions import Position
+from tidings_thialfi.gateway.delays import Delays
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.notification_rows import rows_of
 from tidings_thialfi.gateway.outbound import Outbound
@@ -20,10 +21,13 @@ from tidings_thialfi.gateway.outbound import Outbound
 class FlowHandler(Handler):
     """Hands everything to the gateway's event loop, and waits until it was taken."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher, outbound: Outbound) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, dispatcher: Dispatcher, outbound: Outbound, delays: Delays
+    ) -> None:
         self._loop = loop
         self._dispatcher = dispatcher
         self._outbound = outbound
+        self._delays = delays
 
     def on_shard_notice(self, flow: Flow) -> None:
         """The flow is here: so are the routes of its clients."""
@@ -41,6 +45,7 @@ class FlowHandler(Handler):
         """Rows for clients, most of whom are here."""
         if found := list(rows_of(rows, self._outbound.wants)):
             self._in_loop(self._dispatcher.deliver, found)
+            self._delays.note(rows)
 
     def _in_loop(self, work: Callable[[Any], None], argument: Any) -> None:
         done = threading.Event()

@@ -25,12 +25,16 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from tidings.cluster import Cluster
+from tidings.coordination.health import ZooKeeperCollector
 from tidings.names import check_name
+from tidings.subscriber.metrics import SubscriberCollector
+from tidings.subscriber.subscriber import Subscriber
 from tidings.wire.security import OPEN, Security
 from tidings_thialfi.gateway.acceptor import Acceptor
 from tidings_thialfi.gateway.addresses import Addresses
 from tidings_thialfi.gateway.bearers import Bearers
 from tidings_thialfi.gateway.channels import SHUTDOWN
+from tidings_thialfi.gateway.delays import Delays
 from tidings_thialfi.gateway.dispatch import Dispatcher
 from tidings_thialfi.gateway.flow_handler import FlowHandler
 from tidings_thialfi.gateway.gauges import GatewayGauges
@@ -152,7 +156,14 @@ class Gateway:
             guarded=guard.on,
             serve_metrics=serve_metrics,
         )
-        self.metrics.registry.register(GatewayGauges(self.http.limits, self._sessions, routes, guard))
+        self._delays = Delays()
+        self._subscribers: list[Subscriber] = []
+        for collector in (
+            GatewayGauges(self.http.limits, self._sessions, routes, guard),
+            SubscriberCollector(self._subscribers),
+            ZooKeeperCollector([cluster.coordination]),
+        ):
+            self.metrics.registry.register(collector)
 
     async def run(self, stop: asyncio.Event, started: Callable[[], None] = lambda: None) -> None:
         """Serve clients until `stop` is set; then close what is open, so that clients go elsewhere.
@@ -200,7 +211,7 @@ class Gateway:
         def placed(places: Places) -> None:
             loop.call_soon_threadsafe(self._placed, places)
 
-        def join() -> tuple[Registry, Any]:
+        def join() -> tuple[Registry, Subscriber]:
             registry = Registry(
                 self._cluster.coordination,
                 self.service,
@@ -209,11 +220,12 @@ class Gateway:
                 self._notifications.shards,
                 placed,
                 self._hearing,
+                lambda: {"clients": len(self._sessions), "delay": self._delays.quantiles()},
             )
             try:
                 subscriber = self._cluster.subscribe(
                     application,
-                    FlowHandler(loop, self._dispatcher, self._outbound),
+                    FlowHandler(loop, self._dispatcher, self._outbound, self._delays),
                     id=self.id,
                     security=self.place.security,
                 )
@@ -223,6 +235,7 @@ class Gateway:
             return registry, subscriber
 
         registry, subscriber = await asyncio.to_thread(join)
+        self._subscribers.append(subscriber)
         try:
             yield
         finally:

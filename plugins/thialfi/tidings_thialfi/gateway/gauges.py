@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prometheus_client.metrics_core import GaugeMetricFamily
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tidings_thialfi.gateway.connection_limits import AddressQuota
@@ -22,7 +22,7 @@ class GatewayGauges(Collector):
         self._routes = routes
         self._guard = guard
 
-    def collect(self) -> Iterator[GaugeMetricFamily]:
+    def collect(self) -> Iterator[Metric]:
         """A sample of each."""
         unacknowledged = sum(len(session.outbox.pending) for session in self._sessions)
         for name, about, value in (
@@ -31,7 +31,6 @@ class GatewayGauges(Collector):
             ("unrouted_sessions", "Clients whose flow no gateway holds.", self._routes.unrouted),
             ("flows", "Flows of notifications that are here.", len(self._routes.here)),
             ("watched_clients", "Clients of other gateways.", len(self._routes.watchers)),
-            ("hook_failures", "Hooks that failed or were late.", self._guard.failures),
             (
                 "unacknowledged_notifications",
                 "Notifications that are kept until they are acknowledged.",
@@ -39,3 +38,6 @@ class GatewayGauges(Collector):
             ),
         ):
             yield GaugeMetricFamily(f"tidings_gateway_{name}", about, value)
+        yield CounterMetricFamily(
+            "tidings_gateway_hook_failures", "Hooks that failed or were late.", self._guard.failures
+        )

@@ -2,7 +2,7 @@
 
 ```
 /<root>/thialfi/<service>                    the service; `identity` is what its tokens are bound to
-/<root>/thialfi/<service>/gateways/<id>      ephemeral: where other gateways reach this one
+/<root>/thialfi/<service>/gateways/<id>      ephemeral: where other gateways reach this one, its clients and delays
 /<root>/thialfi/<service>/revoked            below it, as below `disconnected`: see `tidings_thialfi.revocations`
 /<root>/flows/<service>.gateways/<service>.notifications/<shard>/subscriber   the gateway that holds the flow
 ```
@@ -13,8 +13,10 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from kazoo.protocol.states import KazooState
 
@@ -28,6 +30,7 @@ from tidings_thialfi.places import DISCONNECTED, GATEWAYS, PLACE, REVOKED, gatew
 from tidings_thialfi.protocol.stream_schema import notifications_of
 
 LOOK_INTERVAL_S = 1.0  # a look is taken even if ZooKeeper has announced no change
+LOAD_INTERVAL_S = 10.0  # between two records of what a gateway has to do
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +49,10 @@ class Places:
 
 
 class Registry:
-    """Keeps a gateway registered, and calls `placed` from a thread of its own whenever something has changed."""
+    """Keeps a gateway registered, and calls `placed` from a thread of its own whenever something has changed.
+
+    `load` says what operators should know of it, now and then.
+    """
 
     def __init__(
         self,
@@ -57,10 +63,13 @@ class Registry:
         shards: int,
         placed: Callable[[Places], None],
         hearing: Hearing,
+        load: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._service = (PLACE, service)
         self._gateways = (*self._service, GATEWAYS)
-        self._record = {"url": url, "pid": os.getpid()}
+        self._record: dict[str, Any] = {"url": url, "pid": os.getpid(), **load()}
+        self._load = load
+        self._loaded_at = time.monotonic()
         self._flows = [Flow(gateways_of(service), notifications_of(service), shard) for shard in range(shards)]
         self._placed = placed
         self._known: Places | None = None
@@ -113,6 +122,9 @@ class Registry:
         if losses != self._losses:
             self._losses = losses
             self._nodes.forget()
+        if time.monotonic() - self._loaded_at >= LOAD_INTERVAL_S:  # all gateways hear of each change
+            self._loaded_at = time.monotonic()
+            self._record = {**self._record, **self._load()}
         self._membership.keep(self._record)
         gateways = {name: self._nodes.value(*self._gateways, name) for name in self._nodes.children(*self._gateways)}
         self._nodes.fill([(*flow.place, "subscriber") for flow in self._flows])

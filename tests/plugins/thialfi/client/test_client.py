@@ -13,13 +13,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 import tidings_thialfi
+from tests.support.certificates import certificate_of
 from tests.support.model_gateway import ModelGateway
 from tidings.errors import InvalidOption
 from tidings.testing import eventually
 from tidings_thialfi.client.aio import AsyncClient, ClientStopped
+from tidings_thialfi.client.channels import ChannelBroken, WebSocketChannel, _unreached, new_session
 from tidings_thialfi.client.listener import Handle, Listener
 from tidings_thialfi.client.pace import Pace
 from tidings_thialfi.client.sync import Client
@@ -379,3 +382,26 @@ def test_a_missing_extra_names_itself() -> None:
     program = "import sys; sys.modules['aiohttp'] = None\nimport tidings_thialfi\ntidings_thialfi.Client"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert "pip install 'tidings[gateway]'" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("address", "hinted"), [("ws://x/v1/client", True), ("wss://x/v1/client", False)])
+def test_a_gateway_that_says_nothing_may_speak_tls(address: str, hinted: bool) -> None:
+    told = str(_unreached(aiohttp.ServerDisconnectedError(), address))
+    assert told.startswith("the gateway cannot be reached: Server disconnected")
+    assert told.endswith("; if it speaks TLS, its address begins with wss://") is hinted
+
+
+def test_who_speaks_no_tls_to_a_gateway_that_does_is_told(tmp_path: Path) -> None:
+    certificate, key = certificate_of(tmp_path, "gateway", "IP:127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+
+    async def connect() -> str:
+        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=context)
+        port = server.sockets[0].getsockname()[1]
+        async with server, new_session() as session:
+            with pytest.raises(ChannelBroken) as broken:
+                await WebSocketChannel(session, f"ws://127.0.0.1:{port}/v1/client", None).open()
+        return str(broken.value)
+
+    assert asyncio.run(connect()).endswith("if it speaks TLS, its address begins with wss://")

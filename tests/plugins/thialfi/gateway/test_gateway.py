@@ -13,6 +13,7 @@ import pytest
 from tests.support.gateway_scene import SERVICE, Client, Process, Scene, online, scene_of
 from tidings.cluster import Cluster
 from tidings.testing import eventually
+from tidings_thialfi.console import services
 from tidings_thialfi.protocol import stream_schema
 
 
@@ -40,6 +41,15 @@ def test_hello_gives_a_number_and_a_token_once_the_client_is_durable(scene: Scen
     assert grant["again"] is False
     assert scene.rows(client.client)[0] == {"op": "created", "number": None, "source": "web-7"}
     assert scene.await_row(client.client, stream_schema.ONLINE)["gateway"] == "g1"
+
+
+def test_operators_see_how_many_clients_a_gateway_has_and_how_long_notifications_take(scene: Scene) -> None:
+    client = online(scene, scene.gateway("g1"))
+    scene.notify(client.client, "alice", 7)
+    client.hear_of("notify")
+    shown = eventually(lambda: (one := services(scene.cluster)[0])["gateways"][0]["clients"] and one, timeout=30)
+    assert shown["gateways"][0]["clients"] == 1
+    assert 0 <= shown["delay_seconds"]["p50"] <= shown["delay_seconds"]["p99"] < 20
 
 
 def test_a_late_grant_does_not_cost_a_second_number(scene: Scene, gateway: Process) -> None:

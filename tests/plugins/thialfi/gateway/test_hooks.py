@@ -103,7 +103,7 @@ def test_what_a_hook_does_not_answer_is_refused(scene: Scene, gateway: Process, 
     client.hello(credentials="password-of-ann")
     client.say(register=[[name, "1"]])
     assert client.hear_of("failed")["failed"][0][0] == name
-    assert gateway.metric("hook_failures") == 1
+    assert gateway.metric("hook_failures_total") == 1
 
 
 def test_a_token_is_of_no_use_to_another_user(scene: Scene, gateway: Process) -> None:

@@ -284,15 +284,18 @@ def test_clients_speak_tls_when_there_is_a_certificate(
     assert "grant" in scene.loop.run(hello())
 
 
+MEASURED = 300  # beside which it matters little what else a process takes meanwhile
+
+
 def test_a_connection_with_tls_takes_little_memory(tls_gateway: Process, trust: ssl.SSLContext) -> None:
     async def scenario() -> float:
         crowd = Crowd(tls=trust)
         await crowd.connect(tls_gateway.url, 50)
         before = tls_gateway.memory()
-        await crowd.connect(tls_gateway.url, 100)
+        await crowd.connect(tls_gateway.url, MEASURED)
         taken = tls_gateway.memory() - before
         await crowd.close()
-        return taken / 100
+        return taken / MEASURED
 
     each = asyncio.run(scenario())
     assert each < 160 * 2**10, f"a connection takes {each:,.0f} bytes"
