@@ -19,6 +19,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     BadArgumentsError,
     ConnectionClosedError,
+    ConnectionDropped,
     ConnectionLoss,
     KazooException,
     NoAuthError,
@@ -117,6 +118,7 @@ class ZooKeeperSession:
             use_ssl=tls is not None,
         )
         self._note_granted_timeout()
+        self._take_early_refusals()
         self._away_since: float | None = None
         self.reconnects = self.expired = 0
         """How often ZooKeeper came back, and how often the session was over by then."""
@@ -235,6 +237,26 @@ class ZooKeeperSession:
             return answer
 
         connection._invoke = noting
+
+    def _take_early_refusals(self) -> None:
+        """Give a refusal to the request that it answers, though earlier ones are not answered yet.
+
+        ZooKeeper answers in order, but for a request that it does not know: it refuses that at once. For kazoo 2.11 an
+        answer that is not the next one is the end of its thread, and so of the session, for good.
+        """
+        connection, pending = self._client._connection, self._client._pending
+        read = connection._read_response
+
+        def reading(header: Any, buffer: bytes, offset: int) -> Any:
+            asked = next((one for one in pending if one[2] == header.xid), None)
+            if asked is None:
+                raise ConnectionDropped(f"an answer to nothing that was asked ({header.xid})")
+            if asked is not pending[0]:
+                pending.remove(asked)
+                pending.appendleft(asked)
+            return read(header, buffer, offset)
+
+        connection._read_response = reading
 
     def _forbidden(self) -> CoordinationDenied:
         return CoordinationDenied(

@@ -6,6 +6,7 @@ import queue
 import threading
 
 import pytest
+from kazoo.exceptions import UnimplementedError
 from kazoo.protocol.serialization import GetData
 from kazoo.security import make_acl
 
@@ -61,6 +62,21 @@ def test_a_server_that_does_not_know_the_request_is_asked_for_one_after_the_othe
     assert tree.children_of_many([("box", "missing"), ("box",)]) == [None, ["a", "b", "forbidden"]]
     monkeypatch.undo()
     assert raws(tree.read_many(PLACES)) == FOUND
+
+
+def test_a_refusal_that_overtakes_other_answers_reaches_who_asked_for_it_and_the_session_goes_on(
+    tree: Coordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MultiRead, "type", 99)
+    session, before = tree.client.client_id, tree.reconnects
+    writes = [tree.client.create_async(tree.path("box", f"slow-{number}"), bytes(10_000)) for number in range(200)]
+    refused = tree._call(MultiRead([GetData(tree.path("box", "a"), None)]))
+    with pytest.raises(UnimplementedError):
+        refused.get(timeout=30)
+    assert not all(write.ready() for write in writes), "it has overtaken none of them: write more"
+    eventually(lambda: tree.reconnects > before and tree.client.connected)
+    assert tree.client.client_id == session
+    assert tree.read("box", "a") == {"n": 1}
 
 
 def test_thousands_of_nodes_take_few_requests_and_large_ones_come_whole(tree: Coordination) -> None:
