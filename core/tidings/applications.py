@@ -30,8 +30,8 @@ class Application:
     | `mode` | `reliable`: every update, at least once; `realtime`: what is older than `max_age` is skipped |
     | `max_age` | seconds, for `realtime` |
     | `balance` | how flows are shared among its subscribers: `random`, `zookeeper`, or a plugin's name |
-    | `on_failure` | when a handler fails at an update after all retries: `park` the flow, `skip` the update, or keep it \
-in `stream:<name>` and go on |
+    | `on_failure` | when a handler fails at an update after all retries: `park` the flow, `skip` the update, or keep \
+it in `stream:<name>` and go on |
     """
 
     name: str

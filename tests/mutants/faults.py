@@ -332,7 +332,7 @@ SUBSCRIBER = (
         "failed-token-acknowledged",
         "what a handler could not make durable is acknowledged",
         f"{CORE}/subscriber/workers.py",
-        "        return reason is None\n\n    def _await_lease",
+        "        return failure is None\n\n    def _await_lease",
         "        return True\n\n    def _await_lease",
         OPENING,
     ),

@@ -40,7 +40,7 @@ class Todo(NamedTuple):
     reply: Reply
 
 
-class Failure(NamedTuple):
+class HandlerFailure(NamedTuple):
     """The handler has failed too often; `at` is the update at which it did, if it was one."""
 
     reason: str
@@ -191,7 +191,7 @@ class Workers:
                     continue
                 except Exception:
                     logger.exception("flow %s", held.flow)
-                    self._park(held, todo.era, Failure("an internal error"))
+                    self._park(held, todo.era, HandlerFailure("an internal error"))
                 finally:
                     held.current, held.progressed = None, time.monotonic()
         finally:
@@ -230,7 +230,7 @@ class Workers:
                 self._notify_closed(held, "the publisher closed it")
             held.reply(flow_message("closed", flow, era))
 
-    def _deliver(self, held: HeldFlow, era: Era, rows: PartRows, *, tell: bool) -> Failure | None:
+    def _deliver(self, held: HeldFlow, era: Era, rows: PartRows, *, tell: bool) -> HandlerFailure | None:
         """Hand rows to the handler, whole if it takes batches, until it has failed at one of them too often.
 
         With `tell` the publisher hears of it now and then, if it takes long.
@@ -250,7 +250,7 @@ class Workers:
             start = place + 1
         return self._deliver_updates(held, era, rows.part(start, rows.num_rows), tell)
 
-    def _deliver_updates(self, held: HeldFlow, era: Era, rows: PartRows, tell: bool) -> Failure | None:
+    def _deliver_updates(self, held: HeldFlow, era: Era, rows: PartRows, tell: bool) -> HandlerFailure | None:
         if self._caller.takes_batches:
             return self._deliver_batch(held, era, rows) if rows.num_rows else None
         said = time.monotonic()
@@ -263,7 +263,7 @@ class Workers:
                 held.reply(flow_message("done", held.flow, era, position=pair(update.position)))
         return None
 
-    def _deliver_batch(self, held: HeldFlow, era: Era, rows: PartRows) -> Failure | None:
+    def _deliver_batch(self, held: HeldFlow, era: Era, rows: PartRows) -> HandlerFailure | None:
         """Hand rows over together; if the handler fails at them, one by one, to find at which."""
         named = {"stream": held.flow.stream, "shard": str(held.flow.shard), "epoch": str(era.epoch)}
         batch = rows.batch
@@ -278,13 +278,13 @@ class Workers:
 
     def _attempt(
         self, held: HeldFlow, era: Era, name: str, *arguments: Any, at: Position | None = None
-    ) -> Failure | None:
+    ) -> HandlerFailure | None:
         """Call the handler, again if it raises; the failure, once it has been called often enough."""
         reason = self._caller.call(held.flow, name, *arguments, before=lambda: self._await_lease(held, era))
         held.progressed = time.monotonic()
         if reason is None:
             return None
-        return Failure(reason if at is None else f"at {at}, {reason}", at)
+        return HandlerFailure(reason if at is None else f"at {at}, {reason}", at)
 
     def _call(self, held: HeldFlow, era: Era, name: str, *arguments: Any) -> bool:
         """Call the handler with what is no update; False once it has failed often enough, and the flow is parked."""
@@ -302,7 +302,7 @@ class Workers:
                 return
             self._closed.wait(0.02)
 
-    def _fail(self, held: HeldFlow, todo: Todo, failure: Failure) -> None:
+    def _fail(self, held: HeldFlow, todo: Todo, failure: HandlerFailure) -> None:
         """The handler has failed at an update: have it put aside and go on after it, if the publisher does that."""
         assert todo.rows is not None
         if failure.at is None or not held.passes:
@@ -318,7 +318,7 @@ class Workers:
         logger.warning("flow %s goes on without an update at which the handler fails: %s", held.flow, failure.reason)
         self._tell_failure(held, todo.era, failure, waits=True)
 
-    def _park(self, held: HeldFlow, era: Era, failure: Failure) -> None:
+    def _park(self, held: HeldFlow, era: Era, failure: HandlerFailure) -> None:
         with self.lock:
             if held.era != era:
                 return
@@ -328,7 +328,7 @@ class Workers:
         logger.error("flow %s is parked, and nothing more of it is processed here: %s", held.flow, failure.reason)
         self._tell_failure(held, era, failure)
 
-    def _tell_failure(self, held: HeldFlow, era: Era, failure: Failure, **more: bool) -> None:
+    def _tell_failure(self, held: HeldFlow, era: Era, failure: HandlerFailure, **more: bool) -> None:
         place = {} if failure.at is None else {"at": pair(failure.at)}
         held.reply(flow_message("parked", held.flow, era, reason=failure.reason[:500], **place, **more))
 
