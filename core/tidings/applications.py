@@ -56,20 +56,7 @@ it in `stream:<name>` and go on |
             raise InvalidOption(f"max_age of application {self.name!r} is a number of seconds, {MAX_AGE_S} at most")
         if not isinstance(self.balance, str):
             raise InvalidOption(f"balance of application {self.name!r} is a name, not {str(self.balance)[:100]}")
-        self._check_on_failure()
-
-    def _check_on_failure(self) -> None:
-        if self.on_failure in (PARK, SKIP):
-            return
-        if not isinstance(self.on_failure, str) or not self.on_failure.startswith(TO_STREAM):
-            raise InvalidOption(
-                f"on_failure of application {self.name!r} is {PARK}, {SKIP} or {TO_STREAM}NAME, "
-                f"not {str(self.on_failure)[:100]!r}"
-            )
-        if check_name("a stream", self.dead_letters or "") in self.streams:
-            raise InvalidOption(
-                f"application {self.name!r} cannot keep its failures in stream {self.dead_letters!r}, which it reads"
-            )
+        check_on_failure(self.on_failure)
 
     @property
     def dead_letters(self) -> str | None:
@@ -128,6 +115,20 @@ it in `stream:<name>` and go on |
             return cls(**known)
         except (TypeError, ValueError, AttributeError) as error:
             raise InvalidOption(f"this is no definition of an application: {error}") from None
+
+
+def check_on_failure(policy: Any) -> str:
+    """The policy, if it is one.
+
+    >>> check_on_failure("stream:letters")
+    'stream:letters'
+    """
+    if policy in (PARK, SKIP):
+        return str(policy)
+    if not isinstance(policy, str) or not policy.startswith(TO_STREAM):
+        raise InvalidOption(f"on_failure is {PARK}, {SKIP} or {TO_STREAM}NAME, not {str(policy)[:100]!r}")
+    check_name("a stream", policy.removeprefix(TO_STREAM))
+    return policy
 
 
 def check_start(start: Any) -> str | dict[str, dict[str, Any]]:

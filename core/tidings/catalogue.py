@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from tidings.errors import (
 )
 from tidings.filters import Filter
 from tidings.hosts import trust_addresses
-from tidings.log_checks import check_claims, check_new_log, check_unclaimed, prove_replica
+from tidings.log_checks import check_claims, check_dead_letters, check_new_log, check_unclaimed, prove_replica
 from tidings.log_opening import abandon_log, create_log, has_log, is_tailed, unmake_log
 from tidings.logs import Log, MovableLog, WritableLog
 from tidings.names import check_name
@@ -303,17 +303,8 @@ class Catalogue:
             raise InvalidOption(f"the start of application {name!r} cannot be: {problem}")
         strategy(application.balance)  # is there
         if application.dead_letters is not None:
-            self._check_dead_letters(application, application.dead_letters, shards)
+            check_dead_letters(self.stream(application.dead_letters).definition, shards)
         return shards
-
-    def _check_dead_letters(self, application: Application, kept_in: str, read: Container[str]) -> None:
-        """Raise unless updates can be published to the stream, and are not read by the application again."""
-        kept = self.stream(kept_in)
-        problem = "tails a database" if is_tailed(kept.definition) else "it reads" if kept.name in read else None
-        if problem is not None:
-            raise InvalidOption(
-                f"application {application.name!r} cannot keep its failures in stream {kept_in!r}, which {problem}"
-            )
 
     def application(self, name: str) -> Application:
         """The application of that name."""

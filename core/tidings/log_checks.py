@@ -12,11 +12,11 @@ Logs say it by class methods, all of which take a location and the definition of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
-from tidings.errors import LogMismatch, LogUnavailable, TidingsError
-from tidings.log_opening import containing_errors, open_log
+from tidings.errors import InvalidOption, LogMismatch, LogUnavailable, TidingsError
+from tidings.log_opening import containing_errors, is_tailed, open_log
 from tidings.logs import Log, MovableLog
 from tidings.plugins import load
 from tidings.positions import Positions
@@ -49,6 +49,13 @@ def preflight(stream: StreamDefinition) -> Mapping[str, Any] | None:
             return origin_of(log)
         finally:
             log.close()
+
+
+def check_dead_letters(stream: StreamDefinition, read: Container[str]) -> None:
+    """Raise unless an application that reads those streams can keep in this one what its handler fails at."""
+    problem = "tails a database" if is_tailed(stream) else "it reads itself" if stream.name in read else None
+    if problem is not None:
+        raise InvalidOption(f"an application cannot keep what its handler fails at in {stream.name!r}, which {problem}")
 
 
 def check_unclaimed(stream: StreamDefinition) -> None:

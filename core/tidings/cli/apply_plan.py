@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +20,7 @@ from tidings.config.yaml_lines import Key, Mistakes
 from tidings.coordination.membership import make_room
 from tidings.errors import InvalidConfig, InvalidOptions, TidingsError
 from tidings.hosts import trust_addresses
-from tidings.log_checks import check_claims, check_new_log, preflight, prove_replica
+from tidings.log_checks import check_claims, check_dead_letters, check_new_log, preflight, prove_replica
 from tidings.log_opening import create_log, is_tailed, placing, redefine_log
 from tidings.moves import check_move, moved_logs, prepare_move
 from tidings.pipelines.check import check_stage
@@ -74,6 +74,7 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
         defined = application.definition(name)
         shards = {stream: streams[stream].shards for stream in defined.reads(by_name)}
         _check_application(defined, by_name, shards, spec, mistakes)
+        _check_failures(defined, streams, shards, spec, mistakes)
         actions.append(_plan_application(defined, shards, cluster))
     for name, pipeline in spec.pipelines.items():
         for at, stream in enumerate(pipeline.input):
@@ -276,6 +277,17 @@ def _check_application(
     for place, problem in start_problems(application.start, {**shards, **unknown}):
         mistakes.blame((*key, "start", *place), problem)
     _found(lambda: strategy(application.balance), (*key, "balance"), mistakes)
+
+
+def _check_failures(
+    application: Application, streams: Streams, read: Container[str], spec: Spec, mistakes: Mistakes
+) -> None:
+    """Blame a stream in which the application cannot keep what its handler fails at."""
+    key, kept_in = ("applications", application.name, "on_failure"), application.dead_letters
+    if kept_in is not None and kept_in in streams:
+        _found(lambda: check_dead_letters(streams[kept_in], read), key, mistakes)
+    elif kept_in is not None:
+        _check_stream(kept_in, streams, key, spec, mistakes)
 
 
 def _check_stream(name: str, streams: Mapping[str, Any], key: Key, spec: Spec, mistakes: Mistakes) -> None:

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tidings.applications import Application, check_start, start_problems
+from tidings.applications import PARK, Application, check_on_failure, check_start, start_problems
 from tidings.config.units import parse_duration, parse_size
 from tidings.config.validation import explain
 from tidings.config.yaml_lines import Key, Mistakes, read
@@ -77,6 +77,13 @@ def _start(value: Any) -> Any:
         raise ValueError(str(error).replace("start is", "must be", 1)) from None
     except TidingsError as error:
         raise ValueError(str(error)) from None
+
+
+def _on_failure(value: Any) -> Any:
+    try:
+        return check_on_failure(value)
+    except TidingsError as error:
+        raise ValueError(str(error).replace("on_failure is", "must be", 1)) from None
 
 
 def _filter(value: str) -> str:
@@ -194,10 +201,12 @@ class ApplicationSpec(_Model):
     mode: Literal["reliable", "realtime"] = "reliable"
     max_age: Seconds | None = None
     balance: Text = "random"
+    on_failure: Annotated[str, BeforeValidator(_on_failure)] = PARK
 
     def definition(self, name: str) -> Application:
         """The application as a cluster defines it."""
-        return Application(name, tuple(self.streams), self.filter, self.start, self.mode, self.max_age, self.balance)
+        how = (self.start, self.mode, self.max_age, self.balance, self.on_failure)
+        return Application(name, tuple(self.streams), self.filter, *how)
 
 
 class PipelineSpec(_Model):

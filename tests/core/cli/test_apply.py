@@ -53,6 +53,7 @@ def test_apply_makes_what_the_file_says_and_does_nothing_the_second_time(
         "mode": "reliable",
         "max_age": None,
         "balance": "random",
+        "on_failure": "park",
     }
     assert {one["action"] for one in run("apply", "--json").json["actions"]} == {"unchanged"}
     again = run("apply")
@@ -133,6 +134,14 @@ def test_a_dry_run_prints_the_plan_and_touches_nothing(run: Run, joined: Cluster
         (
             "streams:\n  new: {log: delta:data/new}\napplications:\n  x: {streams: [new], balance: fair}\n",
             "4: applications.x.balance: no balancer 'fair' is installed (installed: none); random and zookeeper are",
+        ),
+        (
+            "streams:\n  new: {log: delta:data/new}\napplications:\n  x: {streams: [new], on_failure: 'stream:nope'}\n",
+            "4: applications.x.on_failure: there is no stream 'nope', neither in this file nor in the cluster",
+        ),
+        (
+            "streams:\n  new: {log: delta:data/new}\napplications:\n  x: {streams: [new], on_failure: 'stream:new'}\n",
+            "4: applications.x.on_failure: an application cannot keep what its handler fails at in 'new', which it",
         ),
         (
             "streams:\n  new: {log: delta:data/new}\npipelines:\n  p: {input: new, stage: nope, output: clicks}\n",

@@ -44,6 +44,7 @@ applications:
     mode: realtime
     max_age: PT1H
     balance: zookeeper
+    on_failure: stream:letters
 pipelines:
   latest:
     input: contacts
@@ -77,6 +78,7 @@ def test_a_whole_file_is_read(tmp_path: Path) -> None:
     assert (clicks.shards, clicks.retention_seconds, clicks.retention_bytes) == (16, None, None)
     mailer = spec.applications["mailer"]
     assert (mailer.mode, mailer.max_age, mailer.balance) == ("realtime", 3600, "zookeeper")
+    assert mailer.definition("mailer").dead_letters == "letters"
     assert mailer.start == "2026-01-01T00:00:00Z"
     assert spec.pipelines["latest"].input == ["contacts"]
 
@@ -193,6 +195,10 @@ def test_names_are_taken_as_they_are_written(tmp_path: Path) -> None:
             ["2: applications.x.mode: must be 'reliable' or 'realtime', not 'fast'"],
         ),
         ("applications:\n  x: {streams: [a], balance: 7}\n", ["2: applications.x.balance: must be text, not 7"]),
+        (
+            "applications:\n  x: {streams: [a], on_failure: retry}\n",
+            ["2: applications.x.on_failure: must be park, skip or stream:NAME, not 'retry'"],
+        ),
         (
             "applications:\n  x: {streams: [a], start: {b: {0: 1}}}\n",
             ["2: applications.x.start.b: stream 'b' is none of the application's"],

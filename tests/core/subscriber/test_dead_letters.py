@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from tests.support.scene import Scene, stop
 from tidings.cluster import Cluster
 from tidings.errors import InvalidName, InvalidOption, UnknownStream
 from tidings.flow_history import FlowEvent, flow_history
@@ -160,6 +161,34 @@ def test_nothing_is_passed_while_it_cannot_be_kept(
     assert [letter.object for letter in kept(letters)] == ["poison"]
 
 
+@pytest.mark.slow
+def test_none_is_missing_when_publishers_are_killed_while_they_keep_them(scene: Scene) -> None:
+    letters = scene.cluster.create_stream("letters", shards=2)
+    scene.prepare(4, on_failure="stream:letters")
+    poison = {f"o-{number}" for number in range(0, 600, 3)}
+    heard: set[str] = set()
+
+    class Third(Handler):
+        def on_update(self, update: Update) -> None:
+            if update.object in poison:
+                raise ValueError("every third is poison")
+            heard.add(update.object)
+
+    def aside() -> set[str]:
+        return {letter.object for letter in kept(letters)}
+
+    with scene.cluster.subscribe("cache", Third(), retries=0, backoff=0.01):
+        for count in (200, 400, 600):
+            sender = scene.sender(f"p{count}")
+            scene.publish(count - 200, 200)
+            eventually(lambda before=count - 200: len(aside()) > before / 3 + 5)
+            stop(sender)
+        scene.sender("last")
+        eventually(lambda: len(heard) == 400 and aside() == poison, timeout=60)
+        eventually(lambda: sum(scene.markers("cache", 4)) == 600 - 4, timeout=60)
+    assert {dict(one.attributes or {})["failed_application"] for one in kept(letters)} == {"cache"}
+
+
 def test_a_flow_that_is_parked_goes_on_when_its_application_is_told_to(
     cluster: Cluster, stream: Stream, letters: Stream
 ) -> None:
@@ -190,10 +219,10 @@ def test_a_batch_at_which_a_handler_fails_names_the_row(cluster: Cluster, stream
 @pytest.mark.parametrize(
     ("on_failure", "error", "message"),
     [
-        ("retry", InvalidOption, "is park, skip or stream:NAME, not 'retry'"),
+        ("retry", InvalidOption, "on_failure is park, skip or stream:NAME, not 'retry'"),
         ("stream:", InvalidName, "is no name for a stream"),
         ("stream:nobody", UnknownStream, "nobody"),
-        ("stream:contacts", InvalidOption, "cannot keep its failures in stream 'contacts', which it reads"),
+        ("stream:contacts", InvalidOption, "cannot keep what its handler fails at in 'contacts', which it reads"),
     ],
 )
 def test_a_policy_that_cannot_work_is_refused(
