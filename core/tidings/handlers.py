@@ -1,4 +1,8 @@
-"""What an application does with its updates, and how it is called: again if it raises, awaited if it is async."""
+"""What an application does with its updates, and how it is called: again if it raises, awaited if it is async.
+
+Async methods run in the event loop in which the subscriber was made, or is used by `async with`. Where there is none,
+they run in a loop of the subscriber's own, in a thread.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,6 @@ from typing import Any
 import pyarrow as pa
 
 from tidings.datamarkers import Datamarker
-from tidings.errors import InvalidOption
 from tidings.flows import Flow
 from tidings.positions import Position
 from tidings.texts import printable
@@ -55,8 +58,11 @@ class Handler:
         """The flow has left this subscriber."""
 
 
+METHODS = [name for name in vars(Handler) if name.startswith("on_")]
+
+
 class HandlerCaller:
-    """Calls a handler, of any class that has some of the methods. Set `loop` for a handler with async methods.
+    """Calls a handler, of any class that has some of the methods. `loop` is where its async methods run.
 
     `spans` are those in which it is called, where somebody records them. `on_call` is told of each call: of which
     method, how many seconds it took, and whether it failed.
@@ -71,7 +77,9 @@ class HandlerCaller:
         spans: ProcessSpans,
         on_call: Callable[[str, float, bool], object] = lambda *_: None,
     ) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.loop = running_loop()
+        self._own: threading.Thread | None = None  # which runs the loop, where nobody else does
+        self._starting = threading.Lock()
         self._handler = handler
         self._retries = retries
         self._backoff = backoff
@@ -80,6 +88,7 @@ class HandlerCaller:
         self._on_call = on_call
         self.takes_batches = _overrides(handler, "on_batch")
         self.takes_tombstones = _overrides(handler, "on_tombstone")
+        self.is_async = any(inspect.iscoroutinefunction(getattr(handler, name, None)) for name in METHODS)
 
     def call(self, flow: Flow, name: str, *arguments: Any, before: Callable[[], None]) -> str | None:
         """Call a method, again if it raises, and `before` ahead of each time; why it failed in the end, if it did."""
@@ -115,15 +124,35 @@ class HandlerCaller:
         if inspect.isawaitable(result):
             self._await(result)
 
-    def _await(self, result: Any) -> None:
-        if self.loop is None:
-            raise InvalidOption("the handler has async methods: use the subscriber with `async with`")
+    def close(self) -> None:
+        """End, once the last call has returned."""
+        if self._own is not None and self.loop is not None:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._own.join()
+            self.loop.close()
 
+    def _await(self, result: Any) -> None:
         async def finish() -> None:
             await result
 
         # The loop runs it in a copy of this thread's context: a span that is current here is so there.
-        asyncio.run_coroutine_threadsafe(finish(), self.loop).result()
+        asyncio.run_coroutine_threadsafe(finish(), self.loop or self._own_loop()).result()
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self.loop is None:
+                self.loop = asyncio.new_event_loop()
+                self._own = threading.Thread(target=self.loop.run_forever, name="tidings-handler-loop", daemon=True)
+                self._own.start()
+            return self.loop
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that this thread runs, if it runs one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _overrides(handler: Any, name: str) -> bool:

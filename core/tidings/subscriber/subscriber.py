@@ -30,9 +30,9 @@ from tidings.coordination.publisher_record import PublisherRecord
 from tidings.coordination.subscriber_record import SubscriberRecord
 from tidings.coordination.values import decode
 from tidings.coordination.zookeeper import Coordination, Node
-from tidings.errors import CoordinationUnavailable, ForeignValue, SubscriberExists, TidingsError
+from tidings.errors import CoordinationUnavailable, ForeignValue, InvalidOption, SubscriberExists, TidingsError
 from tidings.flows import Flow
-from tidings.handlers import HandlerCaller
+from tidings.handlers import HandlerCaller, running_loop
 from tidings.names import check_name
 from tidings.protocol_versions import own_record
 from tidings.subscriber.counters import SubscriberCounters
@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 
 class Subscriber:
     """Made by `Cluster.subscribe`. A context manager; `run` blocks until `close`, from a signal handler say.
+
+    In a coroutine, use it by `async with`, and `await` its `wait_closed` instead of `run`.
 
     | option | default | meaning |
     | --- | --- | --- |
@@ -150,8 +152,16 @@ class Subscriber:
 
     def run(self) -> None:
         """Wait until the subscriber is closed."""
+        if running_loop() is not None:
+            raise InvalidOption("run() would block the event loop: `await subscriber.wait_closed()` instead")
         while not self._closed.wait(1.0):  # a signal may reach another thread; Python heeds it when this one wakes
             self._coordination.check_known()
+
+    async def wait_closed(self) -> None:
+        """The same for a coroutine, which may be cancelled."""
+        while not self._closed.is_set():
+            self._coordination.check_known()
+            await asyncio.sleep(0.1)
 
     def close(self, timeout: float = 10.0) -> None:
         """Leave: have the flows moved, each at a token, so that nothing is repeated elsewhere; then end.
@@ -176,10 +186,18 @@ class Subscriber:
                 sweep(self._coordination, self.application)
         for held in self._open_flows():
             self._workers.drop(held, "the subscriber leaves")
+        self._caller.close()
         self._lease.close()
         self._dialer.leave()
 
     def __enter__(self) -> Subscriber:
+        if self._caller.is_async and running_loop() is not None:
+            # Elsewhere, since a callback that runs already waits for this very loop.
+            threading.Thread(target=self.close, args=(0.0,), name="tidings-give-up", daemon=True).start()
+            raise InvalidOption(
+                "a handler with async methods cannot run while `with` blocks the event loop: write "
+                "`async with cluster.subscribe(...)`"
+            )
         return self
 
     def __exit__(
