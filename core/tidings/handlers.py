@@ -13,15 +13,19 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
 from tidings.datamarkers import Datamarker
+from tidings.errors import InvalidOption
 from tidings.flows import Flow
+from tidings.payloads import PayloadReader
 from tidings.positions import Position
 from tidings.texts import printable
 from tidings.tracing import ProcessSpans
+from tidings.updates import Update
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +40,12 @@ class Handler:
     def on_shard_notice(self, flow: Flow) -> Any:
         """A flow begins here. It may begin with updates that were seen before."""
 
-    def on_batch(self, rows: pa.RecordBatch) -> Any:
-        """The next updates of one flow, in order; the schema's metadata names `stream`, `shard` and `epoch`."""
+    def on_batch(self, rows: pa.RecordBatch, *args: Any, **kwargs: Any) -> Any:
+        """The next updates of one flow, in order; the schema's metadata names `stream`, `shard` and `epoch`.
+
+        Write `on_batch(self, rows)`; or, with `payload_as`, `on_batch(self, rows, values)`, where `values` lists what
+        payloads were made into.
+        """
 
     def on_update(self, update: Any) -> Any:
         """The next update of a flow. Not called if `on_batch` is overridden."""
@@ -65,7 +73,7 @@ class HandlerCaller:
     """Calls a handler, of any class that has some of the methods. `loop` is where its async methods run.
 
     `spans` are those in which it is called, where somebody records them. `on_call` is told of each call: of which
-    method, how many seconds it took, and whether it failed.
+    method, how many seconds it took, and whether it failed. `payloads` makes values of payloads, if they are wanted.
     """
 
     def __init__(
@@ -76,6 +84,7 @@ class HandlerCaller:
         stopped: threading.Event,
         spans: ProcessSpans,
         on_call: Callable[[str, float, bool], object] = lambda *_: None,
+        payloads: PayloadReader | None = None,
     ) -> None:
         self.loop = running_loop()
         self._own: threading.Thread | None = None  # which runs the loop, where nobody else does
@@ -86,9 +95,38 @@ class HandlerCaller:
         self._stopped = stopped
         self._spans = spans
         self._on_call = on_call
+        self._payloads = payloads
         self.takes_batches = _overrides(handler, "on_batch")
         self.takes_tombstones = _overrides(handler, "on_tombstone")
         self.is_async = any(inspect.iscoroutinefunction(getattr(handler, name, None)) for name in METHODS)
+
+        if self.takes_batches:
+            self._check_on_batch()
+
+    def valued(self, update: Update) -> Update:
+        """The update with the value of its payload, if that is wanted; raises if it has none."""
+        if self._payloads is None:
+            return update
+        return replace(update, value=self._payloads.read(update.stream or "", update.payload))
+
+    def batch_arguments(self, flow: Flow, rows: pa.RecordBatch) -> tuple[Any, ...]:
+        """What `on_batch` is called with; raises if a payload has no value."""
+        if self._payloads is None:
+            return (rows,)
+        return rows, [self._payloads.read(flow.stream, payload) for payload in rows["payload"].to_pylist()]
+
+    def _check_on_batch(self) -> None:
+        """Raise unless `on_batch` can be called with what there is."""
+        given = 1 if self._payloads is None else 2
+        try:
+            inspect.signature(self._handler.on_batch).bind(*[None] * given)
+        except TypeError:
+            form = (
+                "on_batch(self, rows, values), which gets the values beside the rows"
+                if given == 2
+                else ("on_batch(self, rows); values are for those who subscribe with payload_as")
+            )
+            raise InvalidOption(f"on_batch of this handler cannot be called: write {form}") from None
 
     def call(self, flow: Flow, name: str, *arguments: Any, before: Callable[[], None]) -> str | None:
         """Call a method, again if it raises, and `before` ahead of each time; why it failed in the end, if it did."""

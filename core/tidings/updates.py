@@ -43,8 +43,9 @@ class Update:
 
     `version` is None when it is not known; `source` is the application id of the client that made the change;
     `attributes` are what filters see; `time` is the commit time in the datastore. `range` is 1 but for tombstones,
-    which stand for a run of collected updates. `stream` is no column, but where a subscriber got the update from.
-    Only `object` must be said, so that tests of a handler can make updates of their own.
+    which stand for a run of collected updates. Two are no columns: `stream` is where a subscriber got the update from,
+    and `value` what it makes of the payload, if it was told to by `payload_as`. Only `object` must be said, so that
+    tests of a handler can make updates of their own.
     """
 
     shard: Annotated[int, pa.int32()] = 0
@@ -59,6 +60,7 @@ class Update:
     payload: Annotated[bytes | None, pa.binary()] = None
     time: Annotated[dt.datetime | None, pa.timestamp("us", "UTC")] = None
     stream: str | None = None
+    value: Any = None
 
     @property
     def position(self) -> Position:

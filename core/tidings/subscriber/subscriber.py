@@ -33,8 +33,12 @@ from tidings.coordination.zookeeper import Coordination, Node
 from tidings.errors import CoordinationUnavailable, ForeignValue, InvalidOption, SubscriberExists, TidingsError
 from tidings.flows import Flow
 from tidings.handlers import HandlerCaller, running_loop
+from tidings.log_opening import payload_form
+from tidings.logs import PayloadForm
 from tidings.names import check_name
+from tidings.payloads import PayloadReader
 from tidings.protocol_versions import own_record
+from tidings.stream_definition import StreamDefinition
 from tidings.subscriber.counters import SubscriberCounters
 from tidings.subscriber.dialer import Dialer, PublisherTrouble, Reply
 from tidings.subscriber.load import MAX_FELLOWS, Weighing
@@ -62,6 +66,8 @@ class Subscriber:
     | `workers` | 1 | how many flows are processed at once |
     | `load_interval` | 10 | seconds between looks at the load, by which flows are shared with `balance="zookeeper"` |
     | `retries` | 5 | how often a callback that raises is called again before its flow is parked |
+    | `payload_as` | none | what payloads are made into, as `update.value`: `dict`, a dataclass, a pydantic model, a \
+function of the bytes; see `tidings.payloads` |
     | `security` | none | the application's key, and TLS |
     """
 
@@ -77,6 +83,7 @@ class Subscriber:
         retries: int = 5,
         backoff: float = 0.1,
         load_interval: float = 10.0,
+        payload_as: Any = None,
         security: Security = OPEN,
     ) -> None:
         self.application = application
@@ -94,7 +101,8 @@ class Subscriber:
         self._changed.set()  # nobody has looked yet
         self.counters = SubscriberCounters()
         spans = ProcessSpans(self.id)
-        self._caller = HandlerCaller(handler, retries, backoff, self._closed, spans, self.counters.called)
+        payloads = None if payload_as is None else PayloadReader(payload_as, self._payload_form)
+        self._caller = HandlerCaller(handler, retries, backoff, self._closed, spans, self.counters.called, payloads)
         self._lease = Lease(coordination)
         self._workers = Workers(self._caller, workers, self._lease.valid, self._closed)
         self._weighing = Weighing(self._workers.meter, capacity, load_interval)
@@ -226,6 +234,11 @@ class Subscriber:
             "pid": os.getpid(),
         }
         return {**self._weighing.record, **about, **own_record()}
+
+    def _payload_form(self, stream: str) -> PayloadForm | None:
+        """How the payloads of a stream are written, as its definition says."""
+        raw = self._coordination.read("streams", stream)
+        return None if raw is None else payload_form(StreamDefinition.from_json(raw))
 
     def _weigh(self) -> None:
         """Look at the load now and then."""
