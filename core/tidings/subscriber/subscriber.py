@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -36,6 +36,7 @@ from tidings.handlers import HandlerCaller, running_loop
 from tidings.log_opening import payload_form
 from tidings.logs import PayloadForm
 from tidings.names import check_name
+from tidings.outages import Outage
 from tidings.payloads import PayloadReader
 from tidings.protocol_versions import own_record
 from tidings.stream_definition import StreamDefinition
@@ -43,12 +44,14 @@ from tidings.subscriber.counters import SubscriberCounters
 from tidings.subscriber.dialer import Dialer, PublisherTrouble, Reply
 from tidings.subscriber.load import MAX_FELLOWS, Weighing
 from tidings.subscriber.part_rows import PartRows
+from tidings.subscriber.standing import StandingQuestions, flows_of
 from tidings.subscriber.workers import HeldFlow, Workers
 from tidings.tracing import ProcessSpans
 from tidings.wire.channel import is_address
 from tidings.wire.protocol import NO_ERA, Era, Message, era_of, flow_message, flow_of
 from tidings.wire.security import OPEN, Security
 
+ALONE_S = 10.0  # without a publisher until that is told
 GATHERING_S = 0.1  # for what comes at once, such as the opening of many flows, to be looked at together
 
 logger = logging.getLogger(__name__)
@@ -95,6 +98,9 @@ function of the bytes; see `tidings.payloads` |
         # What publishers are told, also of one that is gone: when one dies, all subscribers would take that back at
         # once, while the others have its flows to place. It goes with the next look at the load.
         self._unreachable: Mapping[str, PublisherTrouble] = {}
+        self._alone = Outage(f"application {application}", logger.warning, away="is not served", back="is served")
+        self._served = time.monotonic()
+        self._standing = StandingQuestions(self._open_flows)
         self._leaving = False
         self._closed = threading.Event()
         self._changed = threading.Event()
@@ -124,6 +130,32 @@ function of the bytes; see `tidings.payloads` |
         """The flows that are here now."""
         with self._workers.lock:
             return sorted(held.flow for held in self._held.values() if held.open)
+
+    def lag(self, timeout: float = 5.0) -> int | None:
+        """How many updates the logs of the flows that are here hold which were not processed yet.
+
+        None if that is not known: a database's log does not count them, a flow has failed, or a publisher does not
+        answer within `timeout` seconds.
+        """
+        self._refuse_blocking("lag")
+        stands = self._standing.ask(timeout)
+        lags = [stands[flow].lag if flow in stands else None for flow in self.flows]
+        return None if None in lags else sum(one for one in lags if one is not None)
+
+    def caught_up(self, timeout: float = 30.0) -> bool:
+        """Wait until all is processed that the streams hold now, as far as it comes here; False if it is not in time.
+
+        That is: every flow of the application has a subscriber, and those that are here have processed all that their
+        logs held when this was called, what this process has published before among it.
+        """
+        self._refuse_blocking("caught_up")
+        return self._standing.catch_up(lambda: flows_of(self._coordination, self.application, self.id), timeout)
+
+    def _refuse_blocking(self, name: str) -> None:
+        if running_loop() is not None:
+            raise InvalidOption(
+                f"{name}() would block the event loop: `await asyncio.to_thread(subscriber.{name})` instead"
+            )
 
     # What those see who watch over it
 
@@ -281,7 +313,9 @@ function of the bytes; see `tidings.payloads` |
                 with self._surviving("its registration"):
                     self._membership.keep(self._record)
                 with self._surviving("its publishers"):
-                    self._dialer.keep(self._publishers())
+                    publishers = self._publishers()
+                    self._dialer.keep(publishers)
+                    self._look_out(publishers)
                 with self._surviving("its flows"):
                     self._nodes.fill([(*held.flow.place, "subscriber") for held in known])
                 for held in known:
@@ -300,6 +334,14 @@ function of the bytes; see `tidings.payloads` |
             for name, record in records.items()
             if record is not None and self.application in record.applications and is_address(record.address)
         }
+
+    def _look_out(self, publishers: Collection[str]) -> None:
+        """Tell once that nobody serves the application, and once that somebody does."""
+        if publishers:
+            self._alone.end()
+            self._served = time.monotonic()
+        elif time.monotonic() - self._served > ALONE_S and not self._leaving:
+            self._alone.begin("there is no publisher that does; start one with `tidings publisher`")
 
     @contextlib.contextmanager
     def _surviving(self, what: str) -> Iterator[None]:
@@ -371,10 +413,20 @@ function of the bytes; see `tidings.payloads` |
             self._take_in_rows(message, rows, reply)
         elif message["t"] in ("token", "loss", "skipped", "close", "pass"):
             self._enqueue(message, None, reply)
+        elif message["t"] == "standing":
+            self._note_standing(message, reply)
         elif message["t"] == "fetch":
             self._dialer.fetch(message, reply)
         else:
             raise ValueError(f"a message of unknown type {message['t']!r}")
+
+    def _note_standing(self, message: Message, reply: Reply) -> None:
+        flow, era = flow_of(self.application, message), era_of(message)
+        with self._workers.lock:
+            held = self._held.get(flow)
+            known = held is not None and held.open and held.era == era and held.reply is reply
+        if known:
+            self._standing.note(flow, message)
 
     def _take_in_rows(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         """Rows of several flows, one after the other."""
