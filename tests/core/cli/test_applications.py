@@ -31,6 +31,7 @@ def test_an_application_is_defined_listed_described_and_dropped(run: Run) -> Non
         "mode": "realtime",
         "max_age": 30,
         "balance": "zookeeper",
+        "on_failure": "park",
     }
     table = run("applications", "list").out.splitlines()
     assert table[0].split() == ["APPLICATION", "STREAMS", "MODE", "START", "FILTER"]
@@ -112,6 +113,7 @@ def test_an_application_is_changed_while_it_runs_but_for_where_it_begins(cache: 
             **cache.application("cache").to_json(),
             "filter": "object = bob",
             "balance": "zookeeper",
+            "on_failure": "park",
             "start": "earliest",
         }
         eventually(lambda: _gets(cache, seen, "bob"))
