@@ -263,6 +263,7 @@ function of the bytes; see `tidings.payloads` |
             "leaving": self._leaving,
             "unreachable": {name: one.reason for name, one in troubles.items()},
             "tried": {name: one.address for name, one in troubles.items()},
+            "host": socket.gethostname(),
             "pid": os.getpid(),
         }
         return {**self._weighing.record, **about, **own_record()}

@@ -63,7 +63,10 @@ def test_an_application_that_is_there_is_made_again_only_if_it_is_the_same(run: 
     other = run(*arguments, "--start", "earliest")
     assert (other.code, told(other.err)) == (
         1,
-        "error: application 'cache' is there already, with another definition; drop it first",
+        (
+            "error: application 'cache' is there already, with another definition: change it by `tidings applications "
+            "update`; to drop it is to lose where its flows stand"
+        ),
     )
 
 
