@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import NoAuthError, NoNodeError
 
 from tidings.audit import AUDIT, recorded
 from tidings.coordination.roles import ACCESS, top_places
@@ -41,6 +41,9 @@ MAX_EPOCH = 100_000  # ZooKeeper is written to as often for one that is restored
 BATCH = 500  # requests that ZooKeeper has at once
 _LEFT_OUT = (ACCESS, AUDIT, "publishers", "pipelines")
 _APPLICATIONS = "applications"
+
+MAX_PARTS, MAX_NAME_CHARACTERS = 10, 512  # of a place in a file, which may be anybody's
+FORBIDDEN = object()
 
 Place = tuple[str, ...]
 Verb = Literal["create", "change", "unchanged"]
@@ -65,6 +68,7 @@ class KeptNode(NamedTuple):
         if (
             not isinstance(place, list)
             or not place
+            or len(place) > MAX_PARTS
             or not all(isinstance(name, str) and _is_name(name) for name in place)
         ):
             raise ValueError("a place that is none")
@@ -195,15 +199,18 @@ def _walk(tree: Coordination, left_out: list[str], owned: list[Place]) -> Iterat
     level: list[Place] = [(name,) for name in tree.children() if name not in _LEFT_OUT]
     while level:
         paths = [tree.path(*place) for place in level]
-        values = _all(tree, (functools.partial(tree.client.get_async, path) for path in paths))
-        children = _all(tree, (functools.partial(tree.client.get_children_async, path) for path in paths))
+        values = _all(tree, (functools.partial(tree.client.get_async, path) for path in paths), forbidden=FORBIDDEN)
+        children = _all(tree, (functools.partial(tree.client.get_children_async, path) for path in paths), forbidden=[])
         below: list[Place] = []
         for place, path, found, names in zip(level, paths, values, children, strict=True):
+            if found is FORBIDDEN:
+                left_out.append(f"{path}: we may not read it; see `tidings doctor`")
+                continue
             if found is not None and _is_of_flow(place, "owner"):
                 owned.append(place)
             if found is None or found[1].ephemeralOwner:  # it went this moment, or goes with a process
                 continue
-            below += [(*place, name) for name in sorted(names or ())]
+            below += [one for name in sorted(names or ()) if not _is_of_subscriber(one := (*place, name))]
             if _is_of_flow(place, "subscriber"):
                 continue
             try:
@@ -217,17 +224,23 @@ def _walk(tree: Coordination, left_out: list[str], owned: list[Place]) -> Iterat
 
 def _goes_with_a_process(place: Place) -> bool:
     """Whether it is made by somebody who runs, of which no copy knows."""
-    return any(_is_of_flow(place, name) for name in ("owner", "subscriber")) or (
-        len(place) > 3 and (place[0], place[2]) == (_APPLICATIONS, "subscribers")
-    )
+    return any(_is_of_flow(place, name) for name in ("owner", "subscriber")) or _is_of_subscriber(place)
+
+
+def _is_of_subscriber(place: Place) -> bool:
+    """Whether a subscriber has made it, which may keep even operators from it."""
+    return len(place) > 3 and (place[0], place[2]) == (_APPLICATIONS, "subscribers")
 
 
 def _is_of_flow(place: Place, name: str) -> bool:
     return len(place) == 5 and place[0] == "flows" and place[-1] == name
 
 
-def _all(tree: Coordination, requests: Iterable[Callable[[], Any]]) -> list[Any]:
-    """The answers to many requests, in their order; None for what is about a place that is not there."""
+def _all(tree: Coordination, requests: Iterable[Callable[[], Any]], *, forbidden: Any = None) -> list[Any]:
+    """The answers to many requests, in their order; None for what is about a place that is not there.
+
+    What we may not do is an error, unless there is an answer for that.
+    """
     answers: list[Any] = []
     todo = iter(requests)
     with tree.translating_errors():
@@ -237,8 +250,13 @@ def _all(tree: Coordination, requests: Iterable[Callable[[], Any]]) -> list[Any]
                     answers.append(tree.wait(one))
                 except NoNodeError:
                     answers.append(None)
+                except NoAuthError:
+                    if forbidden is None:
+                        raise
+                    answers.append(forbidden)
     return answers
 
 
 def _is_name(name: str) -> bool:
-    return bool(name) and "/" not in name and name not in (".", "..") and name.isprintable()
+    sane = 0 < len(name) <= MAX_NAME_CHARACTERS and "/" not in name and name not in (".", "..")
+    return sane and name.isprintable()

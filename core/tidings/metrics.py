@@ -27,6 +27,7 @@ LOOPBACK = "127.0.0.1"
 PROGRESS_TIMEOUT_S = 60.0  # after which what has work and makes no progress is not ready
 MAX_REASONS = 20  # of one kind that are told
 MAX_REQUESTS, REQUEST_S = 32, 10.0  # at a time, and for how long each
+ROOM_S = 1.0  # for one that is cut off to make room for another
 
 _ADDRESS = re.compile(r"(?:(?P<host>[^:\s]+|\[[0-9A-Fa-f:.]+\])?:)?(?P<port>\d{1,5})")
 
@@ -140,14 +141,23 @@ class _MetricsHttpServer(ThreadingHTTPServer):
         self.unready, self.dead = unready, dead
         self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._room = threading.BoundedSemaphore(MAX_REQUESTS)
+        self._unread: dict[socket.socket, None] = {}  # those of which not all has come yet, the oldest first
         super().__init__(address, _MetricsRequestHandler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """In a thread of its own, if there is room for one more."""
-        if self._room.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """In a thread of its own. If there is no room, the oldest of which not all has come yet gives way."""
+        if not self._room.acquire(blocking=False):
+            if oldest := next(iter(list(self._unread)), None):
+                _cut_off(oldest)
+            if not self._room.acquire(timeout=ROOM_S):
+                self.shutdown_request(request)
+                return
+        self._unread[request] = None
+        super().process_request(request, client_address)
+
+    def note_read(self, request: Any) -> None:
+        """All of a request has come."""
+        self._unread.pop(request, None)
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer it, and cut off who sends it too slowly."""
@@ -158,6 +168,7 @@ class _MetricsHttpServer(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             late.cancel()
+            self.note_read(request)
             self._room.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -174,6 +185,7 @@ class _MetricsRequestHandler(BaseHTTPRequestHandler):
     timeout = 10  # seconds; a client that says nothing does not keep a thread
 
     def do_GET(self) -> None:
+        self.server.note_read(self.connection)
         match self.path.partition("?")[0]:
             case "/metrics":
                 encode, kind = encoder_for(self.headers.get("Accept", ""))

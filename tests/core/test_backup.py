@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.security import make_acl
 
 from tests.support.commands import Result, publish
 from tests.support.subscribers import Seen
@@ -233,3 +234,28 @@ def test_what_is_no_back_up_is_refused_in_a_sentence(run: Any, tmp_path: Path, t
     assert result.err.startswith(f"error: {file} ")
     assert reason in result.err
     assert result.err.count("\n") == 1
+
+
+def test_a_node_that_nobody_may_read_is_left_out_and_named_and_what_subscribers_make_is_not_looked_at(
+    cache: Cluster,
+) -> None:
+    tree, nobody = cache.coordination, [make_acl("digest", "nobody:nothing", all=True)]
+    tree.create_path("applications", "cache", "subscribers")
+    for place in (("applications", "cache", "subscribers", "spy"), ("streams", "locked")):
+        tree.client.create(tree.path(*place), b"{}", nobody)
+    taken = take_backup(cache)
+    assert taken["left_out"] == [f"{tree.path('streams', 'locked')}: we may not read it; see `tidings doctor`"]
+    assert ["streams", "contacts"] in [node["place"] for node in taken["nodes"]]
+
+
+@pytest.mark.parametrize("place", [["streams"] * 3_000, ["streams", "x" * 100_000]])
+def test_places_that_no_cluster_has_are_no_back_up(place: list[str]) -> None:
+    with pytest.raises(InvalidOption, match="a place that is none"):
+        read_backup({"format": 1, "nodes": [{"place": place, "value": {}}]})
+
+
+def test_a_path_at_which_nothing_was_ever_made_cannot_be_backed_up(
+    zookeeper: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["backup", "--zookeeper", f"{zookeeper}/nowhere"]) == 1
+    assert "nothing was ever made at" in capsys.readouterr().err

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _format: ContextVar[str] = ContextVar("tidings_output_format", default="json")
 
+# What JSON leaves as it is and a terminal may take for an order, or cannot be written at all.
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
 UNKNOWN = "-"
 GAP = 2  # between columns
 MAX_WHOLE, MIN_FOLDED = 20, 12  # characters of a word that is not broken, if there is room; of one that is
@@ -70,12 +73,17 @@ def document(value: Any, format: str | None = None, *, indent: int | None = None
     """
     text = json.dumps(value, ensure_ascii=not speaks_utf8(), indent=indent)
     if (format or chosen_format()) != "yaml":
-        return f"{text}\n"
+        return _UNPRINTABLE.sub(_escaped, text) + "\n"
     import yaml
 
     plain = json.loads(text)  # what JSON can be made of, YAML may not
-    shown: str = yaml.safe_dump(plain, explicit_start=True, allow_unicode=speaks_utf8(), sort_keys=False)
+    ascii = not speaks_utf8() or _UNPRINTABLE.search(text) is not None
+    shown: str = yaml.safe_dump(plain, explicit_start=True, allow_unicode=not ascii, sort_keys=False)
     return shown
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
 
 
 def speaks_utf8() -> bool:

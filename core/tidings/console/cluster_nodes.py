@@ -126,7 +126,7 @@ def read_values(tree: Coordination, places: Sequence[Place], problems: list[str]
     for place, node in zip(places, tree.read_many(places), strict=True):
         try:
             if isinstance(node, CoordinationDenied):
-                raise node
+                raise CoordinationDenied(f"{tree.path(*place)}: we may not read it; see `tidings doctor`")
             value = decode(tree.path(*place), node.raw) if node else None
         except TidingsError as error:
             problems.append(str(error))

@@ -8,6 +8,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from tidings.coordination.membership import Membership
 from tidings.coordination.session import ZooKeeperSession
 
 
@@ -34,9 +35,12 @@ class ZooKeeperCollector(Collector):
         return [connected, away, back, expired]
 
 
-def away_too_long(session: ZooKeeperSession) -> list[str]:
-    """Why a process is not ready: it has no ZooKeeper for longer than its session lives."""
+def away_too_long(session: ZooKeeperSession, membership: Membership | None = None) -> list[str]:
+    """Why a process is not ready: it has no ZooKeeper, or no record there, for longer than its session lives."""
     away = session.away_seconds
-    if away <= session.session_timeout:
-        return []
-    return [f"ZooKeeper at {session.hosts} is away for {away:,.0f} s"]
+    if away > session.session_timeout:
+        return [f"ZooKeeper at {session.hosts} is away for {away:,.0f} s"]
+    lost = membership.lost_seconds if membership is not None else 0.0
+    if lost > session.session_timeout:
+        return [f"it could not register in ZooKeeper at {session.hosts} for {lost:,.0f} s: its log says why"]
+    return []

@@ -7,6 +7,7 @@ and then; it puts the record back after a session that was lost, and tells what 
 from __future__ import annotations
 
 import contextlib
+import time
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
@@ -27,6 +28,13 @@ class Membership:
         self._place = place
         self._taken = taken
         self._written: dict[str, Any] = {}
+        self._lost_at: float | None = None
+
+    @property
+    def lost_seconds(self) -> float:
+        """How long the record has not been there, as far as is known; 0 while it is."""
+        since = self._lost_at
+        return 0.0 if since is None else time.monotonic() - since
 
     def join(self, record: dict[str, Any]) -> None:
         """Put the record there. If the name was that of a process which has just died, wait for its session to end."""
@@ -37,6 +45,7 @@ class Membership:
     def lost(self) -> None:
         """The session is over, and the record with it; what is there from now on may be another's."""
         self._written = {}
+        self._lost_at = self._lost_at or time.monotonic()
 
     def keep(self, record: dict[str, Any]) -> None:
         """See to it that this record is there."""
@@ -48,7 +57,7 @@ class Membership:
             changes = {key: value for key, value in record.items() if value != self._written[key]}
             if not self._coordination.replace(known | changes, known, *self._place):
                 return  # the cache lags behind
-        self._written = record
+        self._written, self._lost_at = record, None
 
     def leave(self) -> None:
         """Take the record away, if it is ours; without ZooKeeper it goes with the session."""

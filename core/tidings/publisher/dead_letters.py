@@ -9,8 +9,8 @@ A dead letter is the update itself, with attributes that say where it comes from
 | `failed_reason` | what the handler raised |
 | `failed_at` | when it was given up |
 
-It is in its stream before the flow goes on. A publisher that dies in between leaves it to the next one to keep it, so
-it may be there twice.
+It is in its stream before the flow goes on, and the first that is acknowledged then. A publisher that dies in between
+leaves it to the next one to keep it, so it may be there twice.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ from tidings.updates import (
     from_rows,
     to_updates,
 )
+
+APPEND_BYTES = 16 * 2**20  # and more are appended on their own: all flows may fail at once
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +97,12 @@ class DeadLetters:
                 read.append((letter, self._read(letter)))
             except Exception as error:  # noqa: BLE001 - a log may be anybody's, and this one harms its flow alone
                 self._give_up(letter, error)
+            if sum(table.nbytes for _, table in read) >= APPEND_BYTES:
+                self._append(stream, read)
+                read = []
+        self._append(stream, read)
+
+    def _append(self, stream: str, read: list[tuple[_Letter, pa.Table]]) -> None:
         try:
             if read:
                 self._log(stream).append(pa.concat_tables(table for _, table in read))
@@ -113,8 +121,12 @@ class DeadLetters:
         with containing_errors(flow.stream):
             rows = None if pump is None else row_from(pump.log, flow.shard, position)
         found = [] if rows is None else to_updates(rows)
-        if not found or found[0].position != position:
+        if rows is None or not found or found[0].position != position:
             raise LogUnavailable(f"stream {flow.stream!r} does not hold the update at {position} any more")
+        with letter.session.lock:
+            wanted = letter.session.filter
+        if not wanted.mask(rows.slice(0, 1))[0].as_py():
+            raise LogUnavailable(f"the filter leaves out the update at {position}, at which it says to have failed")
         return from_rows([_row(found[0], letter)], max_payload_bytes=MAX_DELIVERABLE_BYTES)
 
     def _log(self, stream: str) -> WritableLog:

@@ -198,6 +198,7 @@ class FlowSession:
         self._refused_since: float | None = None  # each opening since then was refused, and nothing else went wrong
         self._reason = ""
         self._skips_late = False  # an update is to be skipped that was sent in this turn
+        self._failed_at: Position | None = None  # the last update that the handler failed at in this turn
         self._restored_in = 0  # the turn in which the log was restored last: what was acknowledged till then is void
 
     # What others ask
@@ -328,7 +329,7 @@ class FlowSession:
         self.connection = connection
         self.turn += 1
         self._told = self.marker
-        self._skips_late = False
+        self._skips_late, self._failed_at = False, None
         self._enter(OPENING)
         passes = {"passes": True} if self.application.on_failure != PARK else {}
         return [self._send("open", after=pair(self.marker), **passes)]
@@ -417,11 +418,17 @@ class FlowSession:
         return NOTHING
 
     def put_aside(self, era: Era, position: Position, reason: str) -> Effects:
-        """The update at this position is kept, or need not be: the flow goes on after it."""
+        """The update at this position is kept, or need not be: the flow goes on after it.
+
+        The subscriber is asked to acknowledge it first, before whatever else it was asked: so that it is not kept once
+        more by whoever sends the flow next.
+        """
         if era != self.era or self.state not in (OPEN, CLOSING):
             return NOTHING
         self.counters.put_aside += 1
         self._notes.put_aside(self.holder, reason)
+        self._tokens.appendleft(position)
+        self._token_time = self._clock()
         return [self._send("pass", position=pair(position)), self._report()]
 
     def not_put_aside(self, era: Era, reason: str) -> Effects:
@@ -649,10 +656,13 @@ class FlowSession:
         in_bulk = self.ride is not None and self.ride.caravan.bulk  # which tells what it has sent when it has ended
         if at is None or at <= self.marker or (at > self.sent and not in_bulk):
             raise ValueError(f"flow {self.flow}: it fails at what it was not sent")
+        if self._failed_at is not None and at <= self._failed_at:
+            raise ValueError(f"flow {self.flow}: it fails again at what it was told to pass")
         policy = self.application.on_failure
         if policy == PARK:  # it was not when the flow was opened
             self._park(reason, at)
             return NOTHING
+        self._failed_at = at
         self._progress(at.before)
         if policy == SKIP or at in self.skips:
             return self.put_aside(self.era, at, reason)

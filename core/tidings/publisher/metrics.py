@@ -218,7 +218,7 @@ class PublisherHealth:
     def _of(self, publisher: Publisher) -> list[str]:
         if publisher.closing:
             return ["the publisher gives its flows away, to end"]
-        reasons = away_too_long(publisher.coordination)
+        reasons = away_too_long(publisher.coordination, publisher.membership)
         reasons += [f"stream {name!r} cannot be read: {why}" for name, why in sorted(publisher.unreadable.items())]
         return [*reasons, *brief(sorted(self._stuck(publisher)), "flows that are stuck")]
 

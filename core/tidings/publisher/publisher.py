@@ -199,6 +199,11 @@ class Publisher:
         return self._coordination
 
     @property
+    def membership(self) -> Membership:
+        """The record of this process there."""
+        return self._membership
+
+    @property
     def closing(self) -> bool:
         """Whether it gives its flows away, to end."""
         return self._draining

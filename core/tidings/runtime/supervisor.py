@@ -17,6 +17,10 @@ from tidings.runtime import supervisor_main
 _SPARK_JVM_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS", "CLASSPATH")
 
 
+def _is_left_out(variable: str) -> bool:
+    return variable in _SPARK_JVM_VARIABLES or variable.startswith("TIDINGS_")
+
+
 class Supervisor:
     """The supervising process (`supervisor_main`), seen from the program that wants the server.
 
@@ -30,8 +34,8 @@ class Supervisor:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            # The locale decides which file names Java can open.
-            env={k: v for k, v in os.environ.items() if k not in _SPARK_JVM_VARIABLES} | {"LC_ALL": "C.UTF-8"},
+            # The locale decides which file names Java can open. Our secrets are not for it.
+            env={k: v for k, v in os.environ.items() if not _is_left_out(k)} | {"LC_ALL": "C.UTF-8"},
             # A Ctrl-C in the terminal is for this program, which may still need the server.
             start_new_session=True,
         )

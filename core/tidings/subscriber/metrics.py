@@ -195,7 +195,7 @@ class SubscriberHealth:
     def _of(self, subscriber: Subscriber) -> list[str]:
         if subscriber.closing:
             return ["the subscriber has its flows moved, to end"]
-        reasons = away_too_long(subscriber.coordination)
+        reasons = away_too_long(subscriber.coordination, subscriber.membership)
         troubles = subscriber.dialer.lasting_troubles(self._timeout)
         reasons += [f"publisher {name} cannot be reached: {why}" for name, why in sorted(troubles.items())]
         return [*reasons, *brief(sorted(self._stuck(subscriber)), "flows that are stuck")]

@@ -165,6 +165,11 @@ function of the bytes; see `tidings.payloads` |
         return self._coordination
 
     @property
+    def membership(self) -> Membership:
+        """The record of this process there."""
+        return self._membership
+
+    @property
     def closing(self) -> bool:
         """Whether it has its flows moved, to end."""
         return self._leaving

@@ -108,12 +108,12 @@ class HeldFlow:
             self.bytes_queued -= todo.message["bytes"]
         return todo
 
-    def resume(self, passed: Position) -> None:
-        """Go on after the update at which the handler failed, if it is this one."""
+    def resume(self, passed: Position, token: Todo) -> None:
+        """Go on after the update at which the handler failed, if it is this one: acknowledge it, and then the rest."""
         if self.rest is None or self.rest.failed != passed:
             return
         todo, self.rest = self.rest.todo, None
-        self.todo.appendleft(todo)
+        self.todo.extendleft((todo, token))
         if todo.rows is not None:
             self.updates_queued += todo.rows.num_rows
             self.bytes_queued += todo.message["bytes"]
@@ -144,7 +144,8 @@ class Workers:
     def add(self, held: HeldFlow, era: Era, message: Message, rows: PartRows | None, reply: Reply) -> None:
         """Have one more message worked off. With the lock held."""
         if message["t"] == "pass":
-            held.resume(Position(*message["position"]))
+            token = Todo(era, {**message, "t": "token"}, None, reply)
+            held.resume(Position(*message["position"]), token)
         else:
             if message["t"] == "close" and held.rest is not None:
                 held.clear()  # the update that it waits for comes again, elsewhere or in another turn

@@ -16,7 +16,8 @@ which seq, if nothing is left out; a tombstone stands for the run of updates tha
 | `token` | answered by `ack` once all before it is processed |
 | `loss` | the log does not hold these positions any more |
 | `skipped` | so many updates were too old for a realtime application, or an operator has skipped them |
-| `pass` | the answer to `parked` by one that `waits`: the update at this position is put aside, and the flow goes on |
+| `pass` | the answer to `parked` by one that `waits`: the update at this position is put aside, and the flow goes on \
+with a `token` for it |
 | `standing` | the answer to `ask`: up to where the flow is processed, where its log ends, and how many updates are in \
 between, if the log counts them |
 | `close` | the flow ends here; answered by `closed` |

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.support.commands import PATIENCE_S, PROGRAM, Run, lags, started, told
+from tidings.cli.output import document
 from tidings.cluster import Cluster
 from tidings.publisher.publisher import Publisher
 
@@ -76,3 +80,13 @@ def test_output_that_was_closed_before_is_told_likewise(contacts: Run) -> None:
         1,
         "error: the output cannot be written: Bad file descriptor",
     )
+
+
+@pytest.mark.parametrize(("format", "read"), [("json", json.loads), ("yaml", yaml.safe_load)])
+def test_what_a_terminal_may_take_for_an_order_is_escaped_and_read_back_by_programs(
+    format: str, read: Callable[[str], object]
+) -> None:
+    odd = {"name": "caf\udce9 \x9b31m \u202e"}
+    text = document(odd, format)
+    assert text.isascii()
+    assert read(text) == odd

@@ -5,23 +5,32 @@ from __future__ import annotations
 import contextlib
 import functools
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pyarrow as pa
 import pytest
 
 from tests.support.scene import Scene, stop
+from tidings.applications import Application
 from tidings.cluster import Cluster
 from tidings.errors import InvalidName, InvalidOption, UnknownStream
 from tidings.flow_history import FlowEvent, flow_history
 from tidings.flow_status import status
 from tidings.flows import Flow
 from tidings.handlers import Handler
-from tidings.positions import Position
+from tidings.positions import START, Position
+from tidings.publisher.dead_letters import DeadLetters
+from tidings.publisher.flow_session import FlowSession, PutAside, SessionOptions
+from tidings.publisher.pump import Pump
 from tidings.streams import Stream
 from tidings.testing import eventually, held
 from tidings.updates import Update, to_updates
+from tidings.wire.connection import Connection
+from tidings.wire.protocol import flow_message
 
 FLOW = Flow("cache", "contacts", 0)
 
@@ -160,6 +169,72 @@ def test_nothing_is_passed_while_it_cannot_be_kept(
         shutil.move(away, place)
         eventually(lambda: marker(cluster) == Position(2))
     assert [letter.object for letter in kept(letters)] == ["poison"]
+
+
+def test_each_is_acknowledged_once_it_is_kept_though_the_rest_of_its_batch_is_not_processed(
+    cluster: Cluster, stream: Stream, letters: Stream
+) -> None:
+    class Patient(Choosy):
+        last = threading.Event()
+
+        def on_update(self, update: Update) -> None:
+            if update.object == "last":
+                self.last.wait(30)
+            super().on_update(update)
+
+    cluster.create_application("cache", ["contacts"], start="earliest", on_failure="stream:letters")
+    with stream.producer() as producer:
+        names = ["alice", "poison", "bob", "poison too", "last"]
+        producer.publish_many([{"object": name} for name in names]).result(10)
+    handler = Patient()
+    with cluster.publisher(token_interval=60), cluster.subscribe("cache", handler, retries=0, backoff=0.01):
+        eventually(lambda: marker(cluster) == Position(3))
+        assert "last" not in handler.objects
+        handler.last.set()
+    assert sorted(letter.object for letter in kept(letters)) == ["poison", "poison too"]
+
+
+def session_of(application: Application) -> tuple[FlowSession, Connection]:
+    """A flow of which ten updates were sent."""
+    connection = cast(Connection, SimpleNamespace(full=False))
+    session = FlowSession(FLOW, 1, application, START, threading.RLock(), SessionOptions())
+    session.open(connection)
+    session.answered(connection, flow_message("opened", FLOW, session.era))
+    session.advance(Position(9), 100)
+    return session, connection
+
+
+def test_a_subscriber_that_says_twice_that_it_fails_at_one_update_is_not_believed() -> None:
+    session, connection = session_of(Application("cache", ("contacts",), on_failure="stream:letters"))
+
+    def fails(at: int) -> Sequence[object]:
+        return session.answered(connection, flow_message("parked", FLOW, session.era, at=[at, 0], waits=True))
+
+    assert [type(effect) for effect in fails(3)] == [PutAside]
+    for at in (3, 2, 10):
+        with pytest.raises(ValueError, match="it fails"):
+            fails(at)
+    assert [type(effect) for effect in fails(7)] == [PutAside]
+
+
+def test_what_the_filter_leaves_out_is_not_kept_whoever_says_to_have_failed_at_it(
+    cluster: Cluster, stream: Stream, letters: Stream
+) -> None:
+    publish(stream, "alice", "bob")
+    application = cluster.create_application(
+        "cache", ["contacts"], filter="object = alice", start="earliest", on_failure="stream:letters"
+    )
+    session, _ = session_of(application)
+    told: list[str] = []
+    with contextlib.closing(stream.log) as log:
+        pumps = cast(dict[str, Pump], {"contacts": SimpleNamespace(log=log)})
+        streams = {"letters": letters.definition}
+        keeper = DeadLetters(pumps, lambda: streams, lambda session, effects: told.append(session._reason))
+        for position in (Position(1), Position(0)):
+            keeper.put(session, PutAside(session.era, position, "it says so", "letters"))
+        keeper.close()
+    assert told[0].endswith("the filter leaves out the update at 1, at which it says to have failed")
+    assert [letter.object for letter in kept(letters)] == ["alice"]
 
 
 @pytest.mark.slow
