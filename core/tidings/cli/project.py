@@ -21,13 +21,13 @@ def project(file: Path | None, zookeeper: str | None, timeout: float, **options:
 
     Mistakes of the file are told with those that show beside the cluster; if there is no cluster, by themselves.
     """
-    from tidings.config.spec import find, load
+    from tidings.config.files import find
+    from tidings.config.spec import load
 
     path = file or find(Path.cwd())
     spec = load(Path(path.name) if path.parent == Path.cwd() else path, partly=True)
-    above = path if file is None and path.parent != Path.cwd() else None
     try:
-        with connected(zookeeper, timeout, fallback=spec.zookeeper, found_above=above, **options) as cluster:
+        with connected(zookeeper, timeout, file=file, **options) as cluster:
             yield spec, cluster
     except CoordinationUnavailable:
         spec.mistakes().check()

@@ -94,7 +94,8 @@ def up_command(
     SIGTERM end all in good order; a second one ends all at once, which loses nothing.
     """
     from tidings.cli.up_plan import plan
-    from tidings.config.spec import find, load
+    from tidings.config.files import find
+    from tidings.config.spec import load
     from tidings.runtime.kept_zookeeper import KeptZooKeeper, ZooKeeperChoice
     from tidings.runtime.project_lock import ProjectLock
 
@@ -110,7 +111,6 @@ def up_command(
         _print_plan(plans, choice, json)
         return
     _log_as_others()
-    above = path if file is None and path.parent != Path.cwd() else None
     with contextlib.ExitStack() as closing:
         closing.enter_context(ProjectLock(folder, path))
         ending = closing.enter_context(SignalCount())
@@ -121,8 +121,7 @@ def up_command(
             kept = KeptZooKeeper(spec.storage_folder / "zookeeper", choice.ports(zookeeper_port), _tell)
             server = closing.enter_context(kept)
             choice.note(server.address)
-        connection = connected(choice.named, timeout, fallback=spec.zookeeper, found_above=above)
-        cluster = closing.enter_context(connection)
+        cluster = closing.enter_context(connected(choice.named, timeout, file=file))
         _prepare(spec, cluster, folder, _tell)
         _run(spec, plans, cluster, server, ending, json)
     raise typer.Exit(128 + ending.first)

@@ -37,7 +37,6 @@ from tidings.names import check_name
 from tidings.stream_definition import DEFAULT_SHARDS, MAX_SHARDS, StreamDefinition
 from tidings.stream_definition import split_address as split_log
 
-FILE_NAMES = ("tidings.yml", "tidings.yaml")
 DEFAULT_STORAGE = "storage"
 SECTIONS = {"streams": "a stream", "applications": "an application", "pipelines": "a pipeline"}
 
@@ -268,17 +267,6 @@ def log_key(stream: StreamDefinition) -> Key:
 
 def _log_key(name: str, stream: str) -> Key:
     return ("streams", name, *(("log",) if stream == name else ("logs", stream[len(name) + 1 :])))
-
-
-def find(start: Path) -> Path:
-    """The `tidings.yml` or `tidings.yaml` of this folder, or of the nearest one above that has one."""
-    for folder in (start.absolute(), *start.absolute().parents):
-        there = [folder / name for name in FILE_NAMES if (folder / name).exists()]
-        if len(there) > 1:
-            raise InvalidConfig(f"{folder} has both {FILE_NAMES[0]} and {FILE_NAMES[1]}: keep one of them")
-        if there:
-            return there[0]
-    raise InvalidConfig(f"there is no {FILE_NAMES[0]} in {start.absolute()} or above it: name a file")
 
 
 def load(path: Path, *, partly: bool = False) -> Spec:

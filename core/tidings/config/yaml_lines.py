@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
+from tidings.config.files import read_bytes
 from tidings.errors import InvalidConfig
 
-MAX_FILE_BYTES = 2**20
 MAX_DEPTH = 32
 MAX_DIGITS = 100
 
@@ -104,13 +104,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 def read(mistakes: Mistakes) -> Any:
     """The file as plain values, None if it says nothing; the line of each key goes into the mistakes."""
-    try:
-        with open(mistakes.path, "rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidConfig(f"{mistakes.path}: cannot be read: {error.strerror or error}") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise InvalidConfig(f"{mistakes.path}: is larger than {MAX_FILE_BYTES:,} bytes")
+    raw = read_bytes(mistakes.path)
     try:
         text = raw.decode("utf-8-sig")
         loader = _Loader(text)

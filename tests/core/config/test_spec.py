@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.places import ROOT
+from tidings.config.files import find
 from tidings.config.spec import (
     ApplicationSpec,
     CaravansSpec,
@@ -19,7 +20,6 @@ from tidings.config.spec import (
     RetentionSpec,
     Spec,
     StreamSpec,
-    find,
     load,
 )
 from tidings.config.units import parse_duration, parse_size
