@@ -34,7 +34,7 @@ A line is a JSON object with these keys; all but the first may be left out:
   object          the object's name
   version         a whole number that grows with each change of the object
   source          the application id of the client that made the change
-  payload         text; or payload_base64, for bytes
+  payload         text; an object or a list is published as JSON text; or payload_base64, for bytes
   attributes      an object of texts: what filters see
   time            when it was committed, as in 2026-01-01T00:00:00Z; else now
 Lines that `tidings streams tail --json` printed can be published as they are.
