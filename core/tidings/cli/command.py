@@ -38,6 +38,8 @@ from tidings.cli.publisher import EXAMPLES as PUBLISHER_EXAMPLES
 from tidings.cli.publisher import publisher_command
 from tidings.cli.run import EXAMPLES as RUN_EXAMPLES
 from tidings.cli.run import run_command
+from tidings.cli.schema import EXAMPLES as SCHEMA_EXAMPLES
+from tidings.cli.schema import schema_command
 from tidings.cli.stdout import OutputFailed, whole_output
 from tidings.cli.streams import streams
 from tidings.cli.subscribe import EXAMPLES as SUBSCRIBE_EXAMPLES
@@ -90,6 +92,9 @@ app = typer.Typer(
 app.command("up", short_help="Run everything of a tidings.yml on this machine.", epilog=UP_EXAMPLES)(up_command)
 app.command("apply", short_help="Make the cluster as a tidings.yml says.", epilog=APPLY_EXAMPLES)(apply_command)
 app.command("run", short_help="Run the pipelines of a tidings.yml.", epilog=RUN_EXAMPLES)(run_command)
+app.command("schema", short_help="Print the JSON Schema of tidings.yml, for editors.", epilog=SCHEMA_EXAMPLES)(
+    schema_command
+)
 app.add_typer(streams, name="streams")
 app.add_typer(applications, name="applications")
 app.command("subscribe", short_help="Receive an application's updates.", epilog=SUBSCRIBE_EXAMPLES)(subscribe_command)

@@ -20,6 +20,7 @@ from pydantic import (
     PrivateAttr,
     ValidationError,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -116,9 +117,15 @@ def _list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-Text = Annotated[str, AfterValidator(_text)]
-Seconds = Annotated[int, BeforeValidator(_duration)]
-Bytes = Annotated[int, BeforeValidator(_size)]
+# What an editor is told of a value, where that is not what the type says (`tidings.config.schema`).
+_Duration = Annotated[str, Field(pattern="^P", examples=["P7D", "PT12H"])]
+_Size = int | Annotated[str, Field(pattern="^[0-9]", examples=["500MB", "10GiB"])]
+_Start = Literal["earliest", "latest"] | str | dict[str, dict[str, int]]
+_OnFailure = Literal["park", "skip"] | Annotated[str, Field(pattern="^stream:.")]
+
+Text = Annotated[str, AfterValidator(_text), WithJsonSchema({"type": "string", "minLength": 1})]
+Seconds = Annotated[int, BeforeValidator(_duration, json_schema_input_type=_Duration)]
+Bytes = Annotated[int, BeforeValidator(_size, json_schema_input_type=_Size)]
 
 
 class _Model(BaseModel):
@@ -196,11 +203,11 @@ class ApplicationSpec(_Model):
 
     streams: Annotated[list[Text], Field(min_length=1)]
     filter: Annotated[str, AfterValidator(_filter)] | None = None
-    start: Annotated[Any, BeforeValidator(_start)] = "latest"
+    start: Annotated[Any, BeforeValidator(_start, json_schema_input_type=_Start)] = "latest"
     mode: Literal["reliable", "realtime"] = "reliable"
     max_age: Seconds | None = None
     balance: Text = "random"
-    on_failure: Annotated[str, BeforeValidator(_on_failure)] = PARK
+    on_failure: Annotated[str, BeforeValidator(_on_failure, json_schema_input_type=_OnFailure)] = PARK
 
     def definition(self, name: str) -> Application:
         """The application as a cluster defines it."""
@@ -211,7 +218,7 @@ class ApplicationSpec(_Model):
 class PipelineSpec(_Model):
     """A pipeline: streams in, a stage, and a stream out unless the stage only keeps tables."""
 
-    input: Annotated[list[Text], BeforeValidator(_list), Field(min_length=1)]
+    input: Annotated[list[Text], BeforeValidator(_list, json_schema_input_type=Text | list[Text]), Field(min_length=1)]
     stage: Text
     options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
     output: Text | None = None

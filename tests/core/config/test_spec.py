@@ -433,8 +433,9 @@ def test_any_value_of_a_key_is_read_or_refused_but_nothing_else(
 
 
 def test_the_example_is_a_valid_file() -> None:
-    example = ROOT / "examples" / "tidings.yml"
-    assert load(example).streams
+    example = load(ROOT / "examples" / "tidings.yml")
+    assert example.streams
+    assert example.storage_folder.name != "pipelines", "in which a folder `pipelines` is made"
 
 
 def test_every_key_is_documented() -> None:
