@@ -29,6 +29,8 @@ from tidings.cli.console import console
 from tidings.cli.doctor import doctor_command
 from tidings.cli.flows import flows
 from tidings.cli.formats import CommandGroup
+from tidings.cli.init import EXAMPLES as INIT_EXAMPLES
+from tidings.cli.init import init_command
 from tidings.cli.jars import jars_command
 from tidings.cli.keys import keys
 from tidings.cli.members import publishers, subscribers
@@ -54,6 +56,7 @@ from tidings.plugins import installed_names, load
 EXAMPLES = """\b
 Examples:
   tidings doctor                                  is this machine ready?
+  tidings init shop                               a small project that runs
   tidings up                                      everything of a tidings.yml, on this machine
   tidings zookeeper                               a ZooKeeper for development
   tidings streams create contacts --log delta:/data/contacts
@@ -89,6 +92,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=EXAMPLES,
 )
+app.command("init", short_help="Make a small project that runs.", epilog=INIT_EXAMPLES)(init_command)
 app.command("up", short_help="Run everything of a tidings.yml on this machine.", epilog=UP_EXAMPLES)(up_command)
 app.command("apply", short_help="Make the cluster as a tidings.yml says.", epilog=APPLY_EXAMPLES)(apply_command)
 app.command("run", short_help="Run the pipelines of a tidings.yml.", epilog=RUN_EXAMPLES)(run_command)
