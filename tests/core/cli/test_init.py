@@ -73,7 +73,12 @@ def test_the_commands_that_are_told_run_the_tests_and_then_the_project(
         )
         try:
             for number, amount in enumerate(("20", "250")):
-                order = {"object": f"order/{number}", "attributes": {"amount": amount}, "payload": {"to": "Ada"}}
+                order = {
+                    "object": f"order/{number}",
+                    "version": 1,
+                    "attributes": {"amount": amount},
+                    "payload": {"to": "Ada"},
+                }
                 assert run("streams", "publish", "orders", stdin=lines(order)).code == 0
             assert service.stdout is not None
             assert select.select([service.stdout], [], [], 180)[0], running.log.read_text()
