@@ -94,7 +94,7 @@ app = typer.Typer(
 )
 app.command("init", short_help="Make a small project that runs.", epilog=INIT_EXAMPLES)(init_command)
 app.command("up", short_help="Run everything of a tidings.yml on this machine.", epilog=UP_EXAMPLES)(up_command)
-app.command("apply", short_help="Make the cluster as a tidings.yml says.", epilog=APPLY_EXAMPLES)(apply_command)
+app.command("apply", short_help="Apply a tidings.yml to the cluster.", epilog=APPLY_EXAMPLES)(apply_command)
 app.command("run", short_help="Run the pipelines of a tidings.yml.", epilog=RUN_EXAMPLES)(run_command)
 app.command("schema", short_help="Print the JSON Schema of tidings.yml, for editors.", epilog=SCHEMA_EXAMPLES)(
     schema_command

@@ -60,7 +60,7 @@ def publish_command(
 ) -> None:
     """Publish updates, one JSON object a line, from stdin or a file.
 
-    A line that is no update ends it: nothing after that line is published, and what is durable is told. When input
+    An invalid line ends it: nothing after that line is published, and how much is durable is printed. When input
     comes slowly, what is there is published at once.
     """
     with connected(zookeeper, timeout) as cluster:
