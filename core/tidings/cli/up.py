@@ -114,7 +114,7 @@ def up_command(
         return
     _log_as_others()
     with contextlib.ExitStack() as closing:
-        closing.enter_context(ProjectLock(folder, path))
+        closing.enter_context(ProjectLock(folder, path.absolute()))
         ending = closing.enter_context(SignalCount())
         if place is not None:
             _check_free(*place)
