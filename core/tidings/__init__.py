@@ -80,3 +80,7 @@ def __getattr__(name: str) -> Any:
     value = getattr(importlib.import_module(f"tidings.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -412,7 +412,10 @@ class Catalogue:
                 ) from None
             if same:
                 return
-            raise ApplicationExists(f"application {name!r} is there already, with another definition; drop it first")
+            raise ApplicationExists(
+                f"application {name!r} is there already, with another definition: change it by `tidings applications "
+                "update`; to drop it is to lose where its flows stand"
+            )
 
     def _raw_application(self, name: str) -> bytes:
         """What is kept of an application, nothing if it is not there; perhaps something that is not ours."""

@@ -290,7 +290,8 @@ class _Aim:
                 yield "updates are sent again" if after < base else "updates are left out"
             return
         if self._target.kind == "shift-by" and _seq(after) - _seq(base) != self._target.shift:
-            yield f"the log holds no more than {held.floor} to {held.head}"
+            empty = held.floor == held.head
+            yield "the log holds nothing of this shard" if empty else f"the log holds {held.floor} to {held.head} only"
         if after < base:
             again = min(_seq(base), held.head.seq) - max(_seq(after), held.floor.seq)
             yield f"{counted(max(0, again), 'update is', 'updates are')} sent again"

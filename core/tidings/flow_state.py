@@ -65,14 +65,18 @@ def state_of(
     runs: bool = False,
     stuck: str | None = None,
     beginning: str | None = None,
+    idle: bool = False,
 ) -> tuple[FlowState, str | None]:
     """The state, and the reason of it. `runs` says whether the holder runs, `present` that the owner has named it, too.
+
+    `idle` says that no publisher runs at all.
 
     >>> state_of(FlowControl(stopped=True), False, None, None, present=False)
     ('stopped', None)
     """
     if not owned:
-        return ("stopped", None) if control.stopped else ("unassigned", unreadable or _before(holder))
+        nobody = "no publisher runs" if idle else None
+        return ("stopped", None) if control.stopped else ("unassigned", unreadable or _before(holder) or nobody)
     if present and holder and holder.failed:
         return "failed", holder.failed
     if unreadable:

@@ -106,8 +106,9 @@ def status(
                 logs[name].look(log, known.definition, those)
         except TidingsError as error:
             logs[name].problem = str(error)
+    idle = not cluster.coordination.children("publishers")
     return [
-        status_of(flow, records[flow], live[flow.application], logs[flow.stream], troubles[flow.stream])
+        status_of(flow, records[flow], live[flow.application], logs[flow.stream], troubles[flow.stream], idle=idle)
         for flow in flows
     ]
 
@@ -396,9 +397,12 @@ def _ages(log: Log, stands: dict[int, Position]) -> dict[tuple[int, Position], f
 
 
 def status_of(
-    flow: Flow, record: FlowRecord, live: Container[str], log: LogReading, troubles: Mapping[str, str]
+    flow: Flow, record: FlowRecord, live: Container[str], log: LogReading, troubles: Mapping[str, str], *, idle: bool
 ) -> FlowStatus:
-    """How a flow stands: `live` are its application's subscribers, `troubles` says which publishers cannot read it."""
+    """How a flow stands: `live` are its application's subscribers, `troubles` says which publishers cannot read it.
+
+    `idle` says that no publisher runs at all.
+    """
     owner, holder, marker = record.owner or {}, record.holder, record.datamarker
     runs = holder is not None and holder.id in live
     current = holder if owner and runs and holder and holder.epoch == record.epoch else None
@@ -415,6 +419,7 @@ def status_of(
         runs=runs,
         stuck=stuck_reason(record.marked, record.held_since, lag_seconds, dt.datetime.now(dt.UTC)),
         beginning=log.beginning(marker) if marker else None,
+        idle=idle,
     )
     return FlowStatus(
         flow,

@@ -1,4 +1,8 @@
-"""What an application does with its updates, and how it is called: again if it raises, awaited if it is async."""
+"""What an application does with its updates, and how it is called: again if it raises, awaited if it is async.
+
+Async methods run in the event loop in which the subscriber was made, or is used by `async with`. Where there is none,
+they run in a loop of the subscriber's own, in a thread.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +21,11 @@ import pyarrow as pa
 from tidings.datamarkers import Datamarker
 from tidings.errors import InvalidOption
 from tidings.flows import Flow
+from tidings.payloads import PayloadReader
 from tidings.positions import Position
 from tidings.texts import printable
 from tidings.tracing import ProcessSpans
+from tidings.updates import Update
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +40,12 @@ class Handler:
     def on_shard_notice(self, flow: Flow) -> Any:
         """A flow begins here. It may begin with updates that were seen before."""
 
-    def on_batch(self, rows: pa.RecordBatch) -> Any:
-        """The next updates of one flow, in order; the schema's metadata names `stream`, `shard` and `epoch`."""
+    def on_batch(self, rows: pa.RecordBatch, *args: Any, **kwargs: Any) -> Any:
+        """The next updates of one flow, in order; the schema's metadata names `stream`, `shard` and `epoch`.
+
+        Write `on_batch(self, rows)`; or, with `payload_as`, `on_batch(self, rows, values)`, where `values` lists what
+        payloads were made into.
+        """
 
     def on_update(self, update: Any) -> Any:
         """The next update of a flow. Not called if `on_batch` is overridden."""
@@ -55,11 +66,14 @@ class Handler:
         """The flow has left this subscriber."""
 
 
+METHODS = [name for name in vars(Handler) if name.startswith("on_")]
+
+
 class HandlerCaller:
-    """Calls a handler, of any class that has some of the methods. Set `loop` for a handler with async methods.
+    """Calls a handler, of any class that has some of the methods. `loop` is where its async methods run.
 
     `spans` are those in which it is called, where somebody records them. `on_call` is told of each call: of which
-    method, how many seconds it took, and whether it failed.
+    method, how many seconds it took, and whether it failed. `payloads` makes values of payloads, if they are wanted.
     """
 
     def __init__(
@@ -70,16 +84,49 @@ class HandlerCaller:
         stopped: threading.Event,
         spans: ProcessSpans,
         on_call: Callable[[str, float, bool], object] = lambda *_: None,
+        payloads: PayloadReader | None = None,
     ) -> None:
-        self.loop: asyncio.AbstractEventLoop | None = None
+        self.loop = running_loop()
+        self._own: threading.Thread | None = None  # which runs the loop, where nobody else does
+        self._starting = threading.Lock()
         self._handler = handler
         self._retries = retries
         self._backoff = backoff
         self._stopped = stopped
         self._spans = spans
         self._on_call = on_call
+        self._payloads = payloads
         self.takes_batches = _overrides(handler, "on_batch")
         self.takes_tombstones = _overrides(handler, "on_tombstone")
+        self.is_async = any(inspect.iscoroutinefunction(getattr(handler, name, None)) for name in METHODS)
+
+        if self.takes_batches:
+            self._check_on_batch()
+
+    def valued(self, update: Update) -> Update:
+        """The update with the value of its payload, if that is wanted; raises if it has none."""
+        if self._payloads is None:
+            return update
+        return replace(update, value=self._payloads.read(update.stream or "", update.payload))
+
+    def batch_arguments(self, flow: Flow, rows: pa.RecordBatch) -> tuple[Any, ...]:
+        """What `on_batch` is called with; raises if a payload has no value."""
+        if self._payloads is None:
+            return (rows,)
+        return rows, [self._payloads.read(flow.stream, payload) for payload in rows["payload"].to_pylist()]
+
+    def _check_on_batch(self) -> None:
+        """Raise unless `on_batch` can be called with what there is."""
+        given = 1 if self._payloads is None else 2
+        try:
+            inspect.signature(self._handler.on_batch).bind(*[None] * given)
+        except TypeError:
+            form = (
+                "on_batch(self, rows, values), which gets the values beside the rows"
+                if given == 2
+                else ("on_batch(self, rows); values are for those who subscribe with payload_as")
+            )
+            raise InvalidOption(f"on_batch of this handler cannot be called: write {form}") from None
 
     def call(self, flow: Flow, name: str, *arguments: Any, before: Callable[[], None]) -> str | None:
         """Call a method, again if it raises, and `before` ahead of each time; why it failed in the end, if it did."""
@@ -115,15 +162,35 @@ class HandlerCaller:
         if inspect.isawaitable(result):
             self._await(result)
 
-    def _await(self, result: Any) -> None:
-        if self.loop is None:
-            raise InvalidOption("the handler has async methods: use the subscriber with `async with`")
+    def close(self) -> None:
+        """End, once the last call has returned."""
+        if self._own is not None and self.loop is not None:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+            self._own.join()
+            self.loop.close()
 
+    def _await(self, result: Any) -> None:
         async def finish() -> None:
             await result
 
         # The loop runs it in a copy of this thread's context: a span that is current here is so there.
-        asyncio.run_coroutine_threadsafe(finish(), self.loop).result()
+        asyncio.run_coroutine_threadsafe(finish(), self.loop or self._own_loop()).result()
+
+    def _own_loop(self) -> asyncio.AbstractEventLoop:
+        with self._starting:
+            if self.loop is None:
+                self.loop = asyncio.new_event_loop()
+                self._own = threading.Thread(target=self.loop.run_forever, name="tidings-handler-loop", daemon=True)
+                self._own.start()
+            return self.loop
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that this thread runs, if it runs one."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _overrides(handler: Any, name: str) -> bool:

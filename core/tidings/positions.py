@@ -142,7 +142,10 @@ class Positions(Mapping[int, Position]):
         try:
             value = json.loads(text, object_pairs_hook=_unique)
         except (ValueError, RecursionError) as error:
-            raise InvalidPosition(f"{text[:100]!r} is no set of positions: {error}") from None
+            told = f" ({error})" if text.lstrip().startswith("{") else ""
+            raise InvalidPosition(
+                f'{text[:100]!r} is no set of positions: write {{"<shard>": <seq>, ...}}{told}'
+            ) from None
         return cls.from_json(value)
 
 

@@ -43,11 +43,13 @@ class Update:
 
     `version` is None when it is not known; `source` is the application id of the client that made the change;
     `attributes` are what filters see; `time` is the commit time in the datastore. `range` is 1 but for tombstones,
-    which stand for a run of collected updates. `stream` is no column, but where a subscriber got the update from.
+    which stand for a run of collected updates. Two are no columns: `stream` is where a subscriber got the update from,
+    and `value` what it makes of the payload, if it was told to by `payload_as`. Only `object` must be said, so that
+    tests of a handler can make updates of their own.
     """
 
-    shard: Annotated[int, pa.int32()]
-    seq: Annotated[int, pa.int64()]
+    shard: Annotated[int, pa.int32()] = 0
+    seq: Annotated[int, pa.int64()] = 0
     index: Annotated[int, pa.int32()] = 0
     object: Annotated[str, pa.string()]
     version: Annotated[int | None, pa.int64()] = None
@@ -58,6 +60,7 @@ class Update:
     payload: Annotated[bytes | None, pa.binary()] = None
     time: Annotated[dt.datetime | None, pa.timestamp("us", "UTC")] = None
     stream: str | None = None
+    value: Any = None
 
     @property
     def position(self) -> Position:

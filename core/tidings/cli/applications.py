@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidings.cluster import Cluster
 
 applications = typer.Typer(
-    no_args_is_help=True, rich_markup_mode=None, help="Define, show, change and drop applications, which read streams."
+    no_args_is_help=True, rich_markup_mode=None, help="Define, show, change and drop applications."
 )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from tidings.cli.options import COMMAND_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, read_data
-from tidings.cli.output import document, emit, note, refuse, warn
+from tidings.cli.output import document, emit, fail, note, refuse, warn
 from tidings.errors import InvalidOption
 from tidings.texts import counted
 
@@ -34,6 +34,8 @@ def backup_command(zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEO
     from tidings.backup import take_backup
 
     with connected(zookeeper, timeout) as cluster:
+        if not cluster.coordination.is_there:
+            raise fail(f"nothing was ever made at {cluster.coordination.address}: is that the right path?")
         taken = take_backup(cluster)
     for problem in taken["left_out"]:
         warn(f"left out: {problem}")
@@ -58,6 +60,7 @@ def restore_command(
     is. Flows go on at the datamarkers of the file: what was acknowledged after the back-up is sent again.
     """
     from tidings.backup import changed, read_backup, restore
+    from tidings.flow_status import read_records
 
     if dry_run == execute:
         raise refuse("restore takes either --dry-run, to see what would be done, or --execute, to do it")
@@ -70,12 +73,17 @@ def restore_command(
         raise InvalidOption(f"{file} cannot be restored: {error}") from None
     with connected(zookeeper, timeout) as cluster:
         steps = restore(cluster, nodes, force=force, dry_run=dry_run)
+        owned = sum(bool(one.owner) for one in read_records(cluster).values()) if dry_run else 0
     done = Counter(step.verb for step in steps)
     counts = {verb: done[verb] for verb in ("create", "change", "unchanged")}
     changes = changed(steps)
     unchanged = counted(counts["unchanged"], "as it is", "as they are")
-    told = f"{counts['create']:,} to create, {counts['change']:,} to change, {unchanged}"
+    epochs = counts["change"] - len(changes)
+    rising = f" ({counted(epochs, 'epoch')} to raise among them)" if epochs else ""
+    told = f"{counts['create']:,} to create, {counts['change']:,} to change{rising}, {unchanged}"
     end = "; nothing was done (--dry-run)" if dry_run else "; done"
+    if dry_run and owned:
+        end += f"; --execute will be refused while publishers own flows, {owned:,} of them now"
     if dry_run and changes and not force:
         end += "; --execute will be refused without --force, because of what is to change"
 
@@ -84,4 +92,4 @@ def restore_command(
             typer.echo(f"change {path}")
         note(told + end)
 
-    emit({"executed": execute, **counts, "changes": changes}, json, show)
+    emit({"executed": execute, **counts, "changes": changes, "owned": owned}, json, show)

@@ -135,7 +135,8 @@ def reset_command(
         _show([_planned(one) for one in plan], json)
     if dry_run:
         _tell_held(plan)
-        note(f"{counted(len(plan), 'flow')} would be reset; nothing was done (--dry-run)")
+        moved = sum(one.before != one.after for one in plan)
+        note(f"{moved:,} of {counted(len(plan), 'flow')} would move; nothing was done (--dry-run)")
     failed = [one for one in done if one.error]
     for flow in failed:
         note(f"error: flow {flow.flow}: {flow.error}")

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 flows = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show flows: who sends them to whom, and how far behind they are; move, pause, stop and reset them.",
+    help="Show flows and their lag; move, pause, stop and reset them.",
 )
 
 STATES = [state.upper() for state in get_args(FlowState)]

@@ -29,7 +29,7 @@ PublisherName = Annotated[str, typer.Argument(metavar="PUBLISHER", help="Its nam
 publishers = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
-    help="Show publishers, which send flows, and have them give these away.",
+    help="Show publishers, and have them give up their flows.",
 )
 subscribers = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Show subscribers, which receive flows.")
 
@@ -210,6 +210,7 @@ def list_subscribers(
             one["flows"],
             number(one.get("load"), most=1),
             number(one.get("weight"), most=MAX_WEIGHT),
+            short(one.get("host")),
             _plain(one.get("pid")),
             "leaving" if one.get("leaving") else "running",
             short(one.get("tidings")),
@@ -218,9 +219,9 @@ def list_subscribers(
         ]
         for one in told
     ]
-    columns = ["SUBSCRIBER", "APPLICATION", "FLOWS", "LOAD", "WEIGHT", "PID", "STATE", "TIDINGS", "PROTOCOL"]
+    columns = ["SUBSCRIBER", "APPLICATION", "FLOWS", "LOAD", "WEIGHT", "HOST", "PID", "STATE", "TIDINGS", "PROTOCOL"]
     columns.append("UNREACHABLE")
-    emit(told, json, lambda: print_table(columns, rows, ["PID", "PROTOCOL", "WEIGHT", "TIDINGS"]))
+    emit(told, json, lambda: print_table(columns, rows, ["PID", "PROTOCOL", "WEIGHT", "TIDINGS", "HOST"]))
 
 
 def member_records(cluster: Cluster, *place: str) -> Iterator[tuple[str, dict[str, Any]]]:

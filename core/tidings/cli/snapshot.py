@@ -78,6 +78,9 @@ def snapshot_command(
             request = request_snapshot(cluster, plan)
             if not cluster.coordination.children("publishers"):
                 warn("no publisher runs: it begins when one does")
+            for one in plan.applications:
+                if not cluster.coordination.children("applications", one, "subscribers"):
+                    warn(f"no subscriber of {one} runs: its rows wait for one")
             told = f"the snapshot {request.id} of stream {name!r} begins, for {', '.join(plan.applications)}"
         if not wait:
             emit({"stream": name, **request.to_json(), "executed": True}, json, lambda: note(told))

@@ -88,6 +88,7 @@ def statuses(nodes: ClusterNodes, logs: Mapping[str, LogState]) -> tuple[FlowSta
             nodes.subscribers.get(flow.application, {}),
             readings[flow.stream],
             troubles[flow.stream],
+            idle=not nodes.publishers,
         )
         for flow, record in nodes.records.items()
     )

@@ -17,6 +17,7 @@ from tidings.flow_status import FlowStatus
 from tidings.flows import Flow
 from tidings.log_opening import is_tailed
 from tidings.positions import Position, Positions
+from tidings.protocol_versions import SpokenVersions
 from tidings.texts import MAX_ENTRIES, number, short, short_list, short_texts, whole
 
 Answer = dict[str, Any]
@@ -258,7 +259,8 @@ def publishers(view: ClusterView) -> Answer:
         items.append(
             {
                 "name": name,
-                **{key: short(record.get(key)) for key in ("address", "host", "replica")},
+                **{key: short(record.get(key)) for key in ("address", "host", "replica", "tidings")},
+                "protocol": SpokenVersions.from_json(record).protocol,
                 "pid": whole(record.get("pid")),
                 "streams": short_list(record.get("streams")),
                 "flows": view.owned[name],
@@ -282,6 +284,8 @@ def subscribers(view: ClusterView, application: str | None) -> Answer:
                     "flows": view.held[name, id],
                     "load": number(record.get("load"), most=1),
                     "weight": number(record.get("weight"), most=MAX_WEIGHT),
+                    **{key: short(record.get(key)) for key in ("host", "tidings")},
+                    "protocol": SpokenVersions.from_json(record).protocol,
                     "pid": whole(record.get("pid")),
                     "state": "leaving" if record.get("leaving") else "running",
                     "unreachable": present_troubles(record, addresses),

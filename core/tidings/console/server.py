@@ -264,7 +264,7 @@ class Console:
             raise
         if user is None:
             self._by_strangers.log(logging.WARNING, "somebody at %s could not sign in as %r", address, name)
-            return refusal(401, "no such user, or another password")
+            return refusal(401, "unknown user or wrong password")
         self._by_address.succeeded(address)
         self._by_user.succeeded(name)
         session = self.sign_ins.begin(user)

@@ -132,7 +132,7 @@ class GuardedSession(ZooKeeperSession):
     def _unknown_to_it(self) -> CoordinationDenied:
         cure = "give the secret of the cluster, an application's key, or TIDINGS_ZOOKEEPER_CREDENTIALS"
         if self.credentials.passwords:
-            cure = "what we show is another cluster's, was replaced, or is a secret where a key is meant, or a key"
+            cure = "the secret, key or credentials given are of another cluster, were replaced, or are of another kind"
         return CoordinationDenied(
             f"the cluster at {self.address} does not know us ({self.credentials.role}): {cure}; see `tidings keys`"
         )

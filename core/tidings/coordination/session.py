@@ -244,10 +244,11 @@ class ZooKeeperSession:
         ZooKeeper answers in order, but for a request that it does not know: it refuses that at once. For kazoo 2.11 an
         answer that is not the next one is the end of its thread, and so of the session, for good.
         """
-        connection, pending = self._client._connection, self._client._pending
+        connection = self._client._connection
         read = connection._read_response
 
         def reading(header: Any, buffer: bytes, offset: int) -> Any:
+            pending = self._client._pending  # another one in each session
             asked = next((one for one in pending if one[2] == header.xid), None)
             if asked is None:
                 raise ConnectionDropped(f"an answer to nothing that was asked ({header.xid})")

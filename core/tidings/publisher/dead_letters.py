@@ -18,8 +18,6 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import logging
-import queue
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -31,6 +29,7 @@ from tidings.log_lookup import row_from
 from tidings.log_opening import containing_errors, open_log
 from tidings.logs import WritableLog
 from tidings.publisher.flow_session import Effects, FlowSession, PutAside
+from tidings.publisher.gathering import GatheringThread
 from tidings.publisher.pump import Pump
 from tidings.stream_definition import StreamDefinition
 from tidings.updates import (
@@ -69,35 +68,25 @@ class DeadLetters:
         self._streams = streams
         self._carry_out = carry_out
         self._logs: dict[str, tuple[StreamDefinition, WritableLog]] = {}
-        self._todo: queue.SimpleQueue[_Letter | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="tidings-dead-letters", daemon=True)
-        self._thread.start()
+        self._failed = GatheringThread[_Letter]("tidings-dead-letters", self._keep_all)
 
     def put(self, session: FlowSession, effect: PutAside) -> None:
         """Keep an update. With the session's lock held."""
-        self._todo.put(_Letter(session, effect, session.holder))
+        self._failed.put(_Letter(session, effect, session.holder))
 
     def close(self) -> None:
         """Keep what is left, and end."""
-        self._todo.put(None)
-        self._thread.join()
+        self._failed.close()
         for _, log in self._logs.values():
             with contextlib.suppress(TidingsError):
                 log.close()
 
-    def _run(self) -> None:
-        while True:
-            todo = [self._todo.get()]
-            while not self._todo.empty():
-                todo.append(self._todo.get())
-            by_stream: dict[str, list[_Letter]] = defaultdict(list)
-            for letter in todo:
-                if letter is not None:
-                    by_stream[letter.effect.stream].append(letter)
-            for stream, letters in by_stream.items():
-                self._keep(stream, letters)
-            if None in todo:
-                return
+    def _keep_all(self, failed: list[_Letter]) -> None:
+        by_stream: dict[str, list[_Letter]] = defaultdict(list)
+        for letter in failed:
+            by_stream[letter.effect.stream].append(letter)
+        for stream, letters in by_stream.items():
+            self._keep(stream, letters)
 
     def _keep(self, stream: str, letters: list[_Letter]) -> None:
         read: list[tuple[_Letter, pa.Table]] = []

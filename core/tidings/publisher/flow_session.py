@@ -93,7 +93,14 @@ class PutAside(NamedTuple):
     stream: str
 
 
-Effect = Send | WriteMarker | WriteHolder | PutAside
+class TellStanding(NamedTuple):
+    """An effect: the subscriber has asked how far the flow is from the end of its log; `standing` tells it."""
+
+    era: Era
+    number: int
+
+
+Effect = Send | WriteMarker | WriteHolder | PutAside | TellStanding
 Effects = Sequence[Effect]
 NOTHING: Effects = ()
 
@@ -395,6 +402,8 @@ class FlowSession:
                     self._failures = 0
             case "ack":
                 return [self._acknowledged(Position(*message["position"]))]
+            case "ask" if self.state in (OPEN, CLOSING) and type(message.get("number")) is int:
+                return [TellStanding(self.era, message["number"])]
             case "parked" if self.state in (OPEN, CLOSING) and message.get("waits") is True:
                 return self._failed(reason_of(message), failed_at(message))
             case "parked":
@@ -420,6 +429,13 @@ class FlowSession:
         if era == self.era and self.state in (OPEN, CLOSING):
             self._fail(reason)
         return NOTHING
+
+    def standing(self, asked: TellStanding, head: Position, lag: int | None) -> Effects:
+        """The log ends here, and holds so many updates that are not processed, if it counts them."""
+        if asked.era != self.era or self.state not in (OPEN, CLOSING):
+            return NOTHING
+        stands = {"processed": pair(self.processed), "head": pair(head), "lag": lag}
+        return [self._send("standing", number=asked.number, **stands)]
 
     def to_be_written(self, write: WriteMarker) -> bool:
         """Whether a datamarker that was acknowledged is still to be committed."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tidings.datamarkers import Datamarker
 from tidings.errors import ENDING, CoordinationUnavailable, TidingsError
-from tidings.publisher.flow_session import Effects, FlowSession, PutAside, Send, WriteHolder, WriteMarker
+from tidings.publisher.flow_session import Effects, FlowSession, PutAside, Send, TellStanding, WriteHolder, WriteMarker
 from tidings.publisher.ownership import Finish, Ownership, WriteBatch
 
 logger = logging.getLogger(__name__)
@@ -26,11 +26,20 @@ class _Write(NamedTuple):
 
 
 class Outbox:
-    """The outbox of one publisher. `put_aside` keeps updates at which handlers fail."""
+    """The outbox of one publisher.
 
-    def __init__(self, ownership: Ownership, put_aside: Callable[[FlowSession, PutAside], None]) -> None:
+    `put_aside` keeps updates at which handlers fail, and `tell_standing` answers subscribers that ask where they stand.
+    """
+
+    def __init__(
+        self,
+        ownership: Ownership,
+        put_aside: Callable[[FlowSession, PutAside], None],
+        tell_standing: Callable[[FlowSession, TellStanding], None],
+    ) -> None:
         self._ownership = ownership
         self._put_aside = put_aside
+        self._tell_standing = tell_standing
         self._todo: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="tidings-outbox", daemon=True)
         self._thread.start()
@@ -47,6 +56,8 @@ class Outbox:
                 effect.connection.send(effect.message)
             elif isinstance(effect, PutAside):
                 self._put_aside(session, effect)
+            elif isinstance(effect, TellStanding):
+                self._tell_standing(session, effect)
             else:
                 self._todo.put(_Write(session, effect))
 

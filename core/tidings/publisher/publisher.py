@@ -51,6 +51,7 @@ from tidings.publisher.pump import Pump
 from tidings.publisher.pump_set import PumpSet
 from tidings.publisher.reports import Reporter
 from tidings.publisher.snapshot_taker import SnapshotTaker
+from tidings.publisher.standings import Standings
 from tidings.publisher.taking import FlowTaker
 from tidings.stream_definition import StreamDefinition
 from tidings.wire.exchange_server import ExchangeServer
@@ -146,7 +147,12 @@ class Publisher:
             self._server.close()
             raise
         self._lease = Lease(coordination)
-        self._outbox = Outbox(self._ownership, lambda session, effect: self._dead_letters.put(session, effect))
+        self._outbox = Outbox(
+            self._ownership,
+            lambda session, effect: self._dead_letters.put(session, effect),
+            lambda session, effect: self._standings.put(session, effect),
+        )
+        self._standings = Standings(self._pumps.running, self._outbox.carry_out)
         self._dead_letters = DeadLetters(self._pumps.running, lambda: self._plan.streams, self._outbox.carry_out)
         self._assignment = Assignment(
             self.name,
@@ -250,6 +256,7 @@ class Publisher:
         self._snapshots.close()
         self._reporter.close()
         self._dead_letters.close()
+        self._standings.close()
         self._pumps.close()
         self._outbox.close()
         self._server.close()

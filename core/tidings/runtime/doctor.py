@@ -198,7 +198,8 @@ def _check_rights(tree: Coordination, *, repair: bool) -> Check:
         if tree.closed:
             return Check("roles", True, f"known as {tree.credentials.role}; whoever has the secret can check more")
         local = all(is_loopback(host) for host, _ in collect_hosts(tree.hosts)[0])
-        found = "everybody who reaches it may change everything"
+        found = "open: everybody who reaches it may change everything"
+        found += "; it is on this machine, and TIDINGS_SECRET would close it" if local else ""
         return Check("roles", local, found, "" if local else f"Set TIDINGS_SECRET, and run '{mending}'.")
     findings = _repaired(tree) if repair else check_access(tree)
     if findings.foreign:

@@ -16,7 +16,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -30,21 +30,28 @@ from tidings.coordination.publisher_record import PublisherRecord
 from tidings.coordination.subscriber_record import SubscriberRecord
 from tidings.coordination.values import decode
 from tidings.coordination.zookeeper import Coordination, Node
-from tidings.errors import CoordinationUnavailable, ForeignValue, SubscriberExists, TidingsError
+from tidings.errors import CoordinationUnavailable, ForeignValue, InvalidOption, SubscriberExists, TidingsError
 from tidings.flows import Flow
-from tidings.handlers import HandlerCaller
+from tidings.handlers import HandlerCaller, running_loop
+from tidings.log_opening import payload_form
+from tidings.logs import PayloadForm
 from tidings.names import check_name
+from tidings.outages import Outage
+from tidings.payloads import PayloadReader
 from tidings.protocol_versions import own_record
+from tidings.stream_definition import StreamDefinition
 from tidings.subscriber.counters import SubscriberCounters
 from tidings.subscriber.dialer import Dialer, PublisherTrouble, Reply
 from tidings.subscriber.load import MAX_FELLOWS, Weighing
 from tidings.subscriber.part_rows import PartRows
+from tidings.subscriber.standing import StandingQuestions, flows_of
 from tidings.subscriber.workers import HeldFlow, Workers
 from tidings.tracing import ProcessSpans
 from tidings.wire.channel import is_address
 from tidings.wire.protocol import NO_ERA, Era, Message, era_of, flow_message, flow_of
 from tidings.wire.security import OPEN, Security
 
+ALONE_S = 10.0  # without a publisher until that is told
 GATHERING_S = 0.1  # for what comes at once, such as the opening of many flows, to be looked at together
 
 logger = logging.getLogger(__name__)
@@ -53,6 +60,8 @@ logger = logging.getLogger(__name__)
 class Subscriber:
     """Made by `Cluster.subscribe`. A context manager; `run` blocks until `close`, from a signal handler say.
 
+    In a coroutine, use it by `async with`, and `await` its `wait_closed` instead of `run`.
+
     | option | default | meaning |
     | --- | --- | --- |
     | `id` | made up | names this instance; no two may have one id at a time |
@@ -60,6 +69,8 @@ class Subscriber:
     | `workers` | 1 | how many flows are processed at once |
     | `load_interval` | 10 | seconds between looks at the load, by which flows are shared with `balance="zookeeper"` |
     | `retries` | 5 | how often a callback that raises is called again before its flow is parked |
+    | `payload_as` | none | what payloads are made into, as `update.value`: `dict`, a dataclass, a pydantic model, a \
+function of the bytes; see `tidings.payloads` |
     | `security` | none | the application's key, and TLS |
     """
 
@@ -75,6 +86,7 @@ class Subscriber:
         retries: int = 5,
         backoff: float = 0.1,
         load_interval: float = 10.0,
+        payload_as: Any = None,
         security: Security = OPEN,
     ) -> None:
         self.application = application
@@ -86,13 +98,17 @@ class Subscriber:
         # What publishers are told, also of one that is gone: when one dies, all subscribers would take that back at
         # once, while the others have its flows to place. It goes with the next look at the load.
         self._unreachable: Mapping[str, PublisherTrouble] = {}
+        self._alone = Outage(f"application {application}", logger.warning, away="is not served", back="is served")
+        self._served = time.monotonic()
+        self._standing = StandingQuestions(self._open_flows)
         self._leaving = False
         self._closed = threading.Event()
         self._changed = threading.Event()
         self._changed.set()  # nobody has looked yet
         self.counters = SubscriberCounters()
         spans = ProcessSpans(self.id)
-        self._caller = HandlerCaller(handler, retries, backoff, self._closed, spans, self.counters.called)
+        payloads = None if payload_as is None else PayloadReader(payload_as, self._payload_form)
+        self._caller = HandlerCaller(handler, retries, backoff, self._closed, spans, self.counters.called, payloads)
         self._lease = Lease(coordination)
         self._workers = Workers(self._caller, workers, self._lease.valid, self._closed)
         self._weighing = Weighing(self._workers.meter, capacity, load_interval)
@@ -114,6 +130,32 @@ class Subscriber:
         """The flows that are here now."""
         with self._workers.lock:
             return sorted(held.flow for held in self._held.values() if held.open)
+
+    def lag(self, timeout: float = 5.0) -> int | None:
+        """How many updates the logs of the flows that are here hold which were not processed yet.
+
+        None if that is not known: a database's log does not count them, a flow has failed, or a publisher does not
+        answer within `timeout` seconds.
+        """
+        self._refuse_blocking("lag")
+        stands = self._standing.ask(timeout)
+        lags = [stands[flow].lag if flow in stands else None for flow in self.flows]
+        return None if None in lags else sum(one for one in lags if one is not None)
+
+    def caught_up(self, timeout: float = 30.0) -> bool:
+        """Wait until all is processed that the streams hold now, as far as it comes here; False if it is not in time.
+
+        That is: every flow of the application has a subscriber, and those that are here have processed all that their
+        logs held when this was called, what this process has published before among it.
+        """
+        self._refuse_blocking("caught_up")
+        return self._standing.catch_up(lambda: flows_of(self._coordination, self.application, self.id), timeout)
+
+    def _refuse_blocking(self, name: str) -> None:
+        if running_loop() is not None:
+            raise InvalidOption(
+                f"{name}() would block the event loop: `await asyncio.to_thread(subscriber.{name})` instead"
+            )
 
     # What those see who watch over it
 
@@ -150,8 +192,16 @@ class Subscriber:
 
     def run(self) -> None:
         """Wait until the subscriber is closed."""
+        if running_loop() is not None:
+            raise InvalidOption("run() would block the event loop: `await subscriber.wait_closed()` instead")
         while not self._closed.wait(1.0):  # a signal may reach another thread; Python heeds it when this one wakes
             self._coordination.check_known()
+
+    async def wait_closed(self) -> None:
+        """The same for a coroutine, which may be cancelled."""
+        while not self._closed.is_set():
+            self._coordination.check_known()
+            await asyncio.sleep(0.1)
 
     def close(self, timeout: float = 10.0) -> None:
         """Leave: have the flows moved, each at a token, so that nothing is repeated elsewhere; then end.
@@ -176,10 +226,18 @@ class Subscriber:
                 sweep(self._coordination, self.application)
         for held in self._open_flows():
             self._workers.drop(held, "the subscriber leaves")
+        self._caller.close()
         self._lease.close()
         self._dialer.leave()
 
     def __enter__(self) -> Subscriber:
+        if self._caller.is_async and running_loop() is not None:
+            # Elsewhere, since a callback that runs already waits for this very loop.
+            threading.Thread(target=self.close, args=(0.0,), name="tidings-give-up", daemon=True).start()
+            raise InvalidOption(
+                "a handler with async methods cannot run while `with` blocks the event loop: write "
+                "`async with cluster.subscribe(...)`"
+            )
         return self
 
     def __exit__(
@@ -205,9 +263,15 @@ class Subscriber:
             "leaving": self._leaving,
             "unreachable": {name: one.reason for name, one in troubles.items()},
             "tried": {name: one.address for name, one in troubles.items()},
+            "host": socket.gethostname(),
             "pid": os.getpid(),
         }
         return {**self._weighing.record, **about, **own_record()}
+
+    def _payload_form(self, stream: str) -> PayloadForm | None:
+        """How the payloads of a stream are written, as its definition says."""
+        raw = self._coordination.read("streams", stream)
+        return None if raw is None else payload_form(StreamDefinition.from_json(raw))
 
     def _weigh(self) -> None:
         """Look at the load now and then."""
@@ -250,7 +314,9 @@ class Subscriber:
                 with self._surviving("its registration"):
                     self._membership.keep(self._record)
                 with self._surviving("its publishers"):
-                    self._dialer.keep(self._publishers())
+                    publishers = self._publishers()
+                    self._dialer.keep(publishers)
+                    self._look_out(publishers)
                 with self._surviving("its flows"):
                     self._nodes.fill([(*held.flow.place, "subscriber") for held in known])
                 for held in known:
@@ -269,6 +335,14 @@ class Subscriber:
             for name, record in records.items()
             if record is not None and self.application in record.applications and is_address(record.address)
         }
+
+    def _look_out(self, publishers: Collection[str]) -> None:
+        """Tell once that nobody serves the application, and once that somebody does."""
+        if publishers:
+            self._alone.end()
+            self._served = time.monotonic()
+        elif time.monotonic() - self._served > ALONE_S and not self._leaving:
+            self._alone.begin("there is no publisher that does; start one with `tidings publisher`")
 
     @contextlib.contextmanager
     def _surviving(self, what: str) -> Iterator[None]:
@@ -340,10 +414,20 @@ class Subscriber:
             self._take_in_rows(message, rows, reply)
         elif message["t"] in ("token", "loss", "skipped", "close", "pass"):
             self._enqueue(message, None, reply)
+        elif message["t"] == "standing":
+            self._note_standing(message, reply)
         elif message["t"] == "fetch":
             self._dialer.fetch(message, reply)
         else:
             raise ValueError(f"a message of unknown type {message['t']!r}")
+
+    def _note_standing(self, message: Message, reply: Reply) -> None:
+        flow, era = flow_of(self.application, message), era_of(message)
+        with self._workers.lock:
+            held = self._held.get(flow)
+            known = held is not None and held.open and held.era == era and held.reply is reply
+        if known:
+            self._standing.note(flow, message)
 
     def _take_in_rows(self, message: Message, rows: pa.RecordBatch | None, reply: Reply) -> None:
         """Rows of several flows, one after the other."""

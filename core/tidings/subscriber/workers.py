@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tidings.datamarkers import Datamarker
+from tidings.errors import TidingsError
 from tidings.flows import Flow
 from tidings.handlers import HandlerCaller
 from tidings.positions import Position
@@ -23,6 +24,7 @@ from tidings.subscriber.counters import StreamCounters
 from tidings.subscriber.dialer import Reply
 from tidings.subscriber.load import LoadMeter
 from tidings.subscriber.part_rows import PartRows
+from tidings.texts import printable
 from tidings.wire.protocol import NO_ERA, Era, Message, flow_message, pair
 
 PROGRESS_INTERVAL_S = 5.0  # between two signs that a long batch goes on
@@ -255,7 +257,11 @@ class Workers:
             return self._deliver_batch(held, era, rows) if rows.num_rows else None
         said = time.monotonic()
         for update in rows.updates:
-            if failure := self._attempt(held, era, "on_update", update, at=update.position):
+            try:
+                valued = self._caller.valued(update)
+            except Exception as error:  # noqa: BLE001 - whatever is in there, or in a decoder of the user's
+                return _undecodable(update.position, error)
+            if failure := self._attempt(held, era, "on_update", valued, at=update.position):
                 return failure
             held.counters.processed(1)
             if tell and held.progressed - said > PROGRESS_INTERVAL_S:  # or the publisher would think that we are stuck
@@ -268,7 +274,13 @@ class Workers:
         named = {"stream": held.flow.stream, "shard": str(held.flow.shard), "epoch": str(era.epoch)}
         batch = rows.batch
         at = Position(batch["seq"][0].as_py(), batch["index"][0].as_py()) if rows.num_rows == 1 else None
-        failure = self._attempt(held, era, "on_batch", batch.replace_schema_metadata(named), at=at)
+        try:
+            arguments = self._caller.batch_arguments(held.flow, batch.replace_schema_metadata(named))
+            failure = self._attempt(held, era, "on_batch", *arguments, at=at)
+        except _Stale:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            failure = _undecodable(at, error)
         if failure is not None and rows.num_rows > 1:
             each = (rows.part(place, place + 1) for place in range(rows.num_rows))
             return next((found for row in each if (found := self._deliver_batch(held, era, row))), None)
@@ -351,6 +363,12 @@ class Workers:
                 return  # opened again meanwhile: nobody waits for answers of that era
             reply = held.reply
         reply(flow_message("refused", held.flow, era, reason=reason))
+
+
+def _undecodable(at: Position | None, error: Exception) -> HandlerFailure:
+    """A payload has no value: that does not change by trying again."""
+    told = str(error) if isinstance(error, TidingsError) else f"{type(error).__name__}: {error}"
+    return HandlerFailure(printable(f"at {at}, {told}" if at is not None else told), at)
 
 
 class _Stale(Exception):

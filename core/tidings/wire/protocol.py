@@ -17,6 +17,8 @@ which seq, if nothing is left out; a tombstone stands for the run of updates tha
 | `loss` | the log does not hold these positions any more |
 | `skipped` | so many updates were too old for a realtime application, or an operator has skipped them |
 | `pass` | the answer to `parked` by one that `waits`: the update at this position is put aside, and the flow goes on |
+| `standing` | the answer to `ask`: up to where the flow is processed, where its log ends, and how many updates are in \
+between, if the log counts them |
 | `close` | the flow ends here; answered by `closed` |
 | `fetch` | more rows are to be had by an exchange with another process, at this address |
 | `ping` | answered by `pong`, by a subscriber that is there |
@@ -29,6 +31,7 @@ which seq, if nothing is left out; a tombstone stands for the run of updates tha
 | `ack` | the answer to `token` |
 | `parked` | the handler failed again and again; `at` is the update at which it did, if that is known; one that \
 `waits` goes on after it once it is told to `pass` |
+| `ask` | how far is the flow from the end of its log? Answered by `standing`, by publishers that know it |
 | `pong` | the answer to `ping` |
 | `bye` | it ends the exchange, because of what it was told |
 | `several` | as above |

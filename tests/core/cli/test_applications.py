@@ -31,6 +31,7 @@ def test_an_application_is_defined_listed_described_and_dropped(run: Run) -> Non
         "mode": "realtime",
         "max_age": 30,
         "balance": "zookeeper",
+        "on_failure": "park",
     }
     table = run("applications", "list").out.splitlines()
     assert table[0].split() == ["APPLICATION", "STREAMS", "MODE", "START", "FILTER"]
@@ -62,7 +63,10 @@ def test_an_application_that_is_there_is_made_again_only_if_it_is_the_same(run: 
     other = run(*arguments, "--start", "earliest")
     assert (other.code, told(other.err)) == (
         1,
-        "error: application 'cache' is there already, with another definition; drop it first",
+        (
+            "error: application 'cache' is there already, with another definition: change it by `tidings applications "
+            "update`; to drop it is to lose where its flows stand"
+        ),
     )
 
 
@@ -112,6 +116,7 @@ def test_an_application_is_changed_while_it_runs_but_for_where_it_begins(cache: 
             **cache.application("cache").to_json(),
             "filter": "object = bob",
             "balance": "zookeeper",
+            "on_failure": "park",
             "start": "earliest",
         }
         eventually(lambda: _gets(cache, seen, "bob"))

@@ -69,7 +69,10 @@ def test_the_doctor_finds_what_is_open_and_closes_it(
     assert roles() == {
         "name": "roles",
         "ok": True,
-        "found": "everybody who reaches it may change everything",
+        "found": (
+            "open: everybody who reaches it may change everything; it is on this machine, and TIDINGS_SECRET would "
+            "close it"
+        ),
         "fix": "",
     }
     assert "needs the secret of the cluster" in run("doctor", "--repair").err

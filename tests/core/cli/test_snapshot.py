@@ -65,7 +65,10 @@ def test_rows_come_while_one_waits_for_them(people: Run, joined: Cluster) -> Non
 def test_one_that_nobody_can_do_yet_waits_is_refused_twice_and_can_be_cancelled(people: Run, joined: Cluster) -> None:
     asked = people("streams", "snapshot", "people", "--execute", "--yes")
     assert asked.code == 0
-    assert asked.err.startswith("warning: no publisher runs: it begins when one does\nthe snapshot ")
+    assert asked.err.startswith(
+        "warning: no publisher runs: it begins when one does\n"
+        "warning: no subscriber of cache runs: its rows wait for one\nthe snapshot "
+    )
     again = people("streams", "snapshot", "people", "--execute", "--yes")
     assert (again.code, told(again.err).startswith("error: a snapshot of stream 'people' runs already")) == (1, True)
     assert "waits for its place in the log" in people("streams", "describe", "people").out

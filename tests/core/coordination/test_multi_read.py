@@ -11,6 +11,7 @@ from kazoo.protocol.serialization import GetData
 from kazoo.security import make_acl
 
 from tests.support.requests import received
+from tests.support.sessions import expire
 from tidings.cluster import Cluster
 from tidings.coordination.multi_read import MAX_PATHS_BYTES, MAX_READS, MultiRead, split
 from tidings.coordination.node_cache import NodeCache, NodeValue
@@ -77,6 +78,16 @@ def test_a_refusal_that_overtakes_other_answers_reaches_who_asked_for_it_and_the
     eventually(lambda: tree.reconnects > before and tree.client.connected)
     assert tree.client.client_id == session
     assert tree.read("box", "a") == {"n": 1}
+
+
+def test_who_has_lost_a_session_is_answered_in_the_next_one(cluster: Cluster, tree: Coordination) -> None:
+    session = tree.client.client_id
+    expire(cluster)
+    eventually(lambda: tree.client.connected and tree.client.client_id != session)
+    before = tree.reconnects
+    for _ in range(20):
+        assert tree.read("box", "a") == {"n": 1}
+    assert tree.reconnects == before
 
 
 def test_thousands_of_nodes_take_few_requests_and_large_ones_come_whole(tree: Coordination) -> None:

@@ -52,7 +52,7 @@ def session(cluster: Cluster) -> FlowSession:
 
 @pytest.fixture
 def outbox(cluster: Cluster) -> Iterator[Outbox]:
-    outbox = Outbox(Ownership(cluster.coordination, "p1"), lambda *_: None)
+    outbox = Outbox(Ownership(cluster.coordination, "p1"), lambda *_: None, lambda *_: None)
     yield outbox
     outbox.close()
 

@@ -146,7 +146,7 @@ def ride(cluster: Cluster, tmp_path: Path) -> Iterator[Ride]:
     log = DeltaLog.create(split_address(stream.log)[1], stream)
     for seed in range(PARTS):
         log.append(make_updates(LARGE_BATCH_ROWS, seed=seed))
-    outbox = Outbox(Ownership(cluster.coordination, "here"), lambda *_: None)
+    outbox = Outbox(Ownership(cluster.coordination, "here"), lambda *_: None, lambda *_: None)
     may_send = threading.Event()
     may_send.set()
     pump = Pump(stream, log, may_send.is_set, outbox)

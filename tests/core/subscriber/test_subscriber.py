@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import itertools
 import logging
@@ -114,25 +113,6 @@ def test_an_update_says_which_stream_it_is_from(cluster: Cluster, stream: Stream
     with cluster.publisher(), cluster.subscribe("both", Streams()):
         eventually(lambda: len(seen) == 2)
     assert seen == {("contacts", "alice"), ("orders", "1")}
-
-
-def test_an_asynchronous_handler_is_awaited(cluster: Cluster, stream: Stream) -> None:
-    seen: list[str] = []
-
-    class Later(Handler):
-        async def on_update(self, update: Update) -> None:
-            await asyncio.sleep(0)
-            seen.append(update.object)
-
-    async def main() -> None:
-        async with cluster.subscribe("cache", Later()):
-            publisher = await asyncio.to_thread(cluster.publisher)
-            await asyncio.to_thread(publish, stream, "alice", "bob")
-            await asyncio.to_thread(eventually, lambda: len(seen) == 2)
-            await asyncio.to_thread(publisher.close)
-
-    asyncio.run(main())
-    assert sorted(seen) == ["alice", "bob"]
 
 
 def test_an_update_that_fails_once_is_tried_again_and_those_before_it_are_not_repeated(

@@ -6,6 +6,7 @@ import { Collection } from "./views/collection.js";
 import { FlowPage } from "./views/flow.js";
 import { Flows } from "./views/flows.js";
 import { Members } from "./views/members.js";
+import { Nowhere } from "./views/nowhere.js";
 import { Overview } from "./views/overview.js";
 import { Pipelines } from "./views/pipelines.js";
 import { StreamPage } from "./views/stream.js";
@@ -25,9 +26,11 @@ export const PAGES = [
   { name: "audit", title: "Audit", key: "u", view: Audit },
 ];
 
+const NOWHERE = { name: null, title: "No such page", view: Nowhere };
+
 /** The page of a route, what shows it, and its title. */
 export function pageOf({ names }) {
-  const page = PAGES.find(({ name }) => name === (names[0] ?? "overview")) ?? PAGES[0];
+  const page = PAGES.find(({ name }) => name === (names[0] ?? "overview")) ?? NOWHERE;
   const rest = page.name === names[0] ? names.slice(1) : [];
   if (page.one && rest.length) return { page, view: page.one, rest, title: `${rest.join("/")} · ${page.title}` };
   return { page, view: page.view, rest, title: page.title };

@@ -5,7 +5,7 @@
 import { post } from "../api.js";
 import { count, plain, plural, position } from "../format.js";
 import { html, useEffect, useRef, useState } from "../html.js";
-import { Changes, differ } from "./changes.js";
+import { Changes, differ, isIdle } from "./changes.js";
 import { Dialog } from "./dialog.js";
 import { Problem } from "./notice.js";
 import { PARAMETERS } from "./parameters.js";
@@ -85,7 +85,8 @@ function Preview({ plan, busy, failed, back, again, execute, cancel }) {
   useEffect(() => {
     if (plan) (field.current ?? button.current)?.focus();
   }, [plan]);
-  const ready = plan && total > 0 && !busy && !failed && (!type || typed.trim() === String(total));
+  const idle = plan && plan.changes.length === total && isIdle(plan.changes);
+  const ready = plan && total > 0 && !idle && !busy && !failed && (!type || typed.trim() === String(total));
 
   return html`<form
     onSubmit=${(event) => {

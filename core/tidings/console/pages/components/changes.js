@@ -14,7 +14,7 @@ export function Changes({ changes, total = changes?.length, waiting }) {
       </caption>
       <thead>
         <tr>
-          <th scope="col">Flow</th>
+          <th scope="col">${changes.some(({ flow }) => !flow.includes("/")) ? "Publisher" : "Flow"}</th>
           ${fields.map((field) => html`<th scope="col">${title(field)}</th>`)}
           <th scope="col"></th>
         </tr>
@@ -38,6 +38,11 @@ export function Changes({ changes, total = changes?.length, waiting }) {
 function Step({ from, to }) {
   if (inline(from) === inline(to)) return html`<span class="same">${inline(to)}</span>`;
   return html`<span class="before">${inline(from)}</span> → <strong class="after">${inline(to)}</strong>`;
+}
+
+/** Whether they are all of a kind that changes nothing. */
+export function isIdle(changes) {
+  return changes.every(({ before, after, update }) => !update && differing(before, after).length === 0);
 }
 
 /** Whether there is anything to show of them. */

@@ -55,6 +55,13 @@ const COLUMNS = [
     rank: 3,
     cell: (one) => html`<span class="cut">${plain(one.balance)}</span>`,
   },
+  {
+    key: "on_failure",
+    title: "On failure",
+    width: 7,
+    rank: 3,
+    cell: (one) => html`<span class="cut" title=${one.on_failure}>${plain(one.on_failure)}</span>`,
+  },
 ];
 
 export function Applications({ query }) {

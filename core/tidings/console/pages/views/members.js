@@ -93,6 +93,7 @@ function publisherColumns(operator, reload) {
     },
     { key: "pid", title: "Pid", width: 5.5, align: "end", rank: 3, cell: (one) => plain(one.pid) },
     { key: "replica", title: "Replica", width: 6, rank: 3, cell: (one) => plain(one.replica) },
+    { key: "tidings", title: "Release", width: 6, rank: 3, cell: release },
     {
       key: "unreadable",
       title: "Cannot read",
@@ -132,9 +133,21 @@ const SUBSCRIBERS = [
   { key: "flows", title: "Flows", width: 5, align: "end", cell: (one) => count(one.flows) },
   { key: "load", title: "Load", width: 5, align: "end", rank: 2, cell: (one) => measure(one.load) },
   { key: "weight", title: "Weight", width: 5, align: "end", rank: 3, cell: (one) => plain(one.weight) },
+  {
+    key: "host",
+    title: "Host",
+    width: 10,
+    rank: 3,
+    cell: (one) => html`<span class="cut">${plain(one.host)}</span>`,
+  },
   { key: "pid", title: "Pid", width: 5.5, align: "end", rank: 3, cell: (one) => plain(one.pid) },
+  { key: "tidings", title: "Release", width: 6, rank: 3, cell: release },
   { key: "unreachable", title: "Cannot reach", wrap: true, cell: (one) => html`<${Troubles} of=${one.unreachable} />` },
 ];
+
+function release(one) {
+  return html`<span class="cut" title=${`protocol ${plain(one.protocol)}`}>${plain(one.tidings)}</span>`;
+}
 
 function Drain({ publisher, reload }) {
   const action = publisher.state === "draining" ? "undrain" : "drain";

@@ -2,7 +2,7 @@
 import { Chart } from "../components/chart.js";
 import { FlowTable } from "../components/flow-table.js";
 import { OwnershipMap } from "../components/map.js";
-import { Problem } from "../components/notice.js";
+import { Empty, Problem } from "../components/notice.js";
 import { Panel } from "../components/panel.js";
 import { bytes, count, duration, measure } from "../format.js";
 import { html, useEffect, useState } from "../html.js";
@@ -60,6 +60,7 @@ export function Overview() {
           caption="flows with the worst lag"
           skeleton=${10}
         />
+        ${shown?.worst?.length === 0 && html`<${Empty}>Nothing lags.<//>`}
       <//>
     </div>
   </div>`;

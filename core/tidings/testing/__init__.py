@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from tidings.log_reading import ends
 from tidings.logs import Log
 from tidings.positions import Positions
+from tidings.testing.handler_flow import HandlerFailed, HandlerFlow
 from tidings.updates import MAX_DELIVERABLE_BYTES, SCHEMA, TOMBSTONE, checked, from_rows, shard_of, shards_of, timed
 
 if TYPE_CHECKING:
@@ -30,6 +31,17 @@ if TYPE_CHECKING:
     from tidings.stages.state import State
 
 T = TypeVar("T")
+
+__all__ = [
+    "HandlerFailed",
+    "HandlerFlow",
+    "check_log",
+    "eventually",
+    "held",
+    "make_updates",
+    "read_table",
+    "run_stage",
+]
 
 
 def make_updates(count: int, *, seed: int = 0, objects: int = 100, payload_bytes: int = 32) -> pa.Table:
