@@ -58,6 +58,8 @@ version=$(run tidings --version | tail -1)
 [[ ${wheel##*/} == "${version/ /-}-"* ]] || fail "${wheel##*/} calls itself '$version'"
 run tidings jars
 run tidings doctor
+run tidings init shop
+[ -f shop/service.py ] || fail "tidings init did not make a project"
 cp "$root/examples/quickstart.py" .
 run python quickstart.py | tee "$work/quickstart.log"
 grep -qE '\|contacts/alice *\| *2\|' "$work/quickstart.log" || fail "the quickstart did not print alice's latest version"

@@ -6,7 +6,8 @@ import re
 
 from tidings.errors import InvalidName
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME_PATTERN = "[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_NAME = re.compile(NAME_PATTERN)
 
 
 def check_name(kind: str, name: str) -> str:

@@ -89,7 +89,7 @@ def create_command(
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Define an application. One that is there with this very definition is left as it is.
+    """Define an application. One that exists with the same definition is left unchanged.
 
     Publishers serve it within seconds; none has to be restarted.
     """

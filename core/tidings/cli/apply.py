@@ -1,4 +1,4 @@
-"""`tidings apply`: make the cluster as a `tidings.yml` says."""
+"""`tidings apply`: apply a `tidings.yml` to the cluster."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from tidings.coordination.membership import make_room
 from tidings.errors import InvalidConfig, InvalidOptions, TidingsError
 from tidings.hosts import trust_addresses
 from tidings.log_checks import check_claims, check_dead_letters, check_new_log, preflight, prove_replica
-from tidings.log_opening import create_log, is_tailed, placing, redefine_log
+from tidings.log_opening import create_log, is_tailed, open_log, placing, redefine_log
 from tidings.moves import check_move, moved_logs, prepare_move
 from tidings.pipelines.check import check_stage
 from tidings.publisher.balancing import strategy
@@ -80,12 +80,27 @@ def plan(spec: Spec, cluster: Cluster) -> list[Action]:
         for at, stream in enumerate(pipeline.input):
             _check_stream(stream, streams, ("pipelines", name, "input", at), spec, mistakes)
         if pipeline.output is not None:
-            _check_stream(pipeline.output, streams, ("pipelines", name, "output"), spec, mistakes)
+            _check_output(pipeline.output, streams, ("pipelines", name, "output"), spec, mistakes)
         check_stage(pipeline, streams, ("pipelines", name), mistakes)
         detail = " → ".join(filter(None, (", ".join(pipeline.input), pipeline.stage, pipeline.output)))
         actions.append(Action("pipeline", name, "checked", detail))
     mistakes.check()
     return actions
+
+
+def check_alone(spec: Spec) -> Mistakes:
+    """The mistakes of a file as far as they show without a cluster, which may not be there yet."""
+    mistakes = spec.mistakes()
+    streams = {definition.name: definition for definition in spec.definitions()}
+    for definition in streams.values():
+        trust_addresses(definition.locations)
+        _check_policies(definition, mistakes)
+        _checks_log(functools.partial(preflight, definition), definition, mistakes)
+    for name, application in spec.applications.items():
+        _found(functools.partial(strategy, application.balance), ("applications", name, "balance"), mistakes)
+    for name, pipeline in spec.pipelines.items():
+        check_stage(pipeline, streams, ("pipelines", name), mistakes)
+    return mistakes
 
 
 def carry_out(actions: Iterable[Action], cluster: Cluster) -> None:
@@ -151,13 +166,13 @@ def _plan_stream(
 ) -> Action:
     key = stream_key(wanted)
     after = replace(wanted, id=known.id if known else "").to_json()
-    if policy := wanted.caravans.get("policy"):
-        _found(lambda: allocation_policy(policy), (*key, "caravans", "policy"), mistakes)
-    _found(lambda: check_collection(wanted), (*key, "collect"), mistakes)
+    _check_policies(wanted, mistakes)
     own = known == wanted or _found(lambda: check_claims(wanted, others), log_key(wanted), mistakes)
     if known is None:
         if own:
             _check_new_stream(wanted, mistakes)
+        else:
+            _checks_log(lambda: placing(wanted), wanted, mistakes)  # by which its options are read
         return Action(
             "stream", wanted.name, "create", f"{counted(wanted.shards, 'shard')} in {wanted.log}", None, after
         )
@@ -170,7 +185,7 @@ def _plan_stream(
         _check_placing(known, wanted, (*key, "options"), mistakes)
         _checks_log(lambda: preflight(wanted), wanted, mistakes)
     if known == wanted:
-        return Action("stream", wanted.name, "unchanged", "", after, after)
+        return Action("stream", wanted.name, "unchanged", "", after, after, _trouble(wanted, mistakes))
     changes = [
         f"{word} {_limit(old)} → {_limit(new)}"
         for word, old, new in (
@@ -194,6 +209,24 @@ def _plan_stream(
     if known.family != wanted.family:
         changes.append(f"family {known.family or 'none'} → {wanted.family or 'none'}")
     return Action("stream", wanted.name, "change", ", ".join(changes), known.to_json(), after, tuple(warnings))
+
+
+def _check_policies(wanted: StreamDefinition, mistakes: Mistakes) -> None:
+    """Blame policies that are not there, or make no sense."""
+    key = stream_key(wanted)
+    if policy := wanted.caravans.get("policy"):
+        _found(lambda: allocation_policy(policy), (*key, "caravans", "policy"), mistakes)
+    _found(lambda: check_collection(wanted), (*key, "collect"), mistakes)
+
+
+def _trouble(stream: StreamDefinition, mistakes: Mistakes) -> tuple[str, ...]:
+    """Why a log of ours that is to stay as it is cannot be opened. The rest of the file can be applied all the same."""
+    try:
+        if not is_tailed(stream):
+            open_log(stream).close()
+    except TidingsError as error:
+        return (f"{mistakes.place(log_key(stream))}: {error}",)
+    return ()
 
 
 def _check_family(wanted: StreamDefinition, streams: Streams, mistakes: Mistakes) -> None:
@@ -294,6 +327,16 @@ def _check_stream(name: str, streams: Mapping[str, Any], key: Key, spec: Spec, m
     if name not in streams and not spec.left_out("streams", name):
         there = ", ".join(sorted(streams)) or "none"
         mistakes.blame(key, f"there is no stream {name!r}, neither in this file nor in the cluster (streams: {there})")
+
+
+def _check_output(name: str, streams: Streams, key: Key, spec: Spec, mistakes: Mistakes) -> None:
+    _check_stream(name, streams, key, spec, mistakes)
+    try:
+        tailed = name in streams and is_tailed(streams[name])
+    except TidingsError:  # its log is blamed already, if it is in this file
+        return
+    if tailed:
+        mistakes.blame(key, f"stream {name!r} is read from a datastore, and cannot be written to: name another stream")
 
 
 def _found(find: Callable[[], Any], key: Key, mistakes: Mistakes) -> bool:

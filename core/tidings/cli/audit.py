@@ -35,7 +35,7 @@ def audit_command(
         int | None,
         typer.Argument(metavar="NUMBER", parser=entry_number, help="This entry alone, whole.", show_default=False),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many, the newest.")] = 50,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many entries, the newest.")] = 50,
     since: Annotated[
         Any,
         typer.Option(
@@ -51,9 +51,7 @@ def audit_command(
     ] = None,
     subject: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Only what changed this: a stream, an application, a flow.", show_default=False
-        ),
+        typer.Option(metavar="NAME", help="Only changes to this stream, application or flow.", show_default=False),
     ] = None,
     watch: Annotated[
         bool,

@@ -29,6 +29,8 @@ from tidings.cli.console import console
 from tidings.cli.doctor import doctor_command
 from tidings.cli.flows import flows
 from tidings.cli.formats import CommandGroup
+from tidings.cli.init import EXAMPLES as INIT_EXAMPLES
+from tidings.cli.init import init_command
 from tidings.cli.jars import jars_command
 from tidings.cli.keys import keys
 from tidings.cli.members import publishers, subscribers
@@ -38,6 +40,8 @@ from tidings.cli.publisher import EXAMPLES as PUBLISHER_EXAMPLES
 from tidings.cli.publisher import publisher_command
 from tidings.cli.run import EXAMPLES as RUN_EXAMPLES
 from tidings.cli.run import run_command
+from tidings.cli.schema import EXAMPLES as SCHEMA_EXAMPLES
+from tidings.cli.schema import schema_command
 from tidings.cli.stdout import OutputFailed, whole_output
 from tidings.cli.streams import streams
 from tidings.cli.subscribe import EXAMPLES as SUBSCRIBE_EXAMPLES
@@ -52,6 +56,7 @@ from tidings.plugins import installed_names, load
 EXAMPLES = """\b
 Examples:
   tidings doctor                                  is this machine ready?
+  tidings init shop                               a small project that runs
   tidings up                                      everything of a tidings.yml, on this machine
   tidings zookeeper                               a ZooKeeper for development
   tidings streams create contacts --log delta:/data/contacts
@@ -87,9 +92,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=EXAMPLES,
 )
+app.command("init", short_help="Make a small project that runs.", epilog=INIT_EXAMPLES)(init_command)
 app.command("up", short_help="Run everything of a tidings.yml on this machine.", epilog=UP_EXAMPLES)(up_command)
-app.command("apply", short_help="Make the cluster as a tidings.yml says.", epilog=APPLY_EXAMPLES)(apply_command)
+app.command("apply", short_help="Apply a tidings.yml to the cluster.", epilog=APPLY_EXAMPLES)(apply_command)
 app.command("run", short_help="Run the pipelines of a tidings.yml.", epilog=RUN_EXAMPLES)(run_command)
+app.command("schema", short_help="Print the JSON Schema of tidings.yml, for editors.", epilog=SCHEMA_EXAMPLES)(
+    schema_command
+)
 app.add_typer(streams, name="streams")
 app.add_typer(applications, name="applications")
 app.command("subscribe", short_help="Receive an application's updates.", epilog=SUBSCRIBE_EXAMPLES)(subscribe_command)

@@ -53,7 +53,7 @@ console = typer.Typer(
     short_help="Serve the web console.",
     epilog=EXAMPLES,
 )
-users = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Say who may sign in to the console.")
+users = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Manage who may sign in to the console.")
 console.add_typer(users, name="users")
 
 
@@ -93,17 +93,17 @@ def console_command(
         ),
     ] = False,
     read_only: Annotated[
-        bool, typer.Option("--read-only", help="Let nobody change anything, operators neither.", show_default=False)
+        bool, typer.Option("--read-only", help="Allow no changes, by operators either.", show_default=False)
     ] = False,
     open_metrics: Annotated[
         bool,
         typer.Option("--open-metrics", help="Serve /metrics and /health to other machines, too.", show_default=False),
     ] = False,
     idle_timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, max=86_400.0, help="When a sign-in ends that is not used.")
+        float, typer.Option(metavar="SECONDS", min=1.0, max=86_400.0, help="When an unused sign-in expires.")
     ] = 3600.0,
     sign_in_lifetime: Annotated[
-        float, typer.Option(metavar="SECONDS", min=1.0, max=30 * 86_400.0, help="When every sign-in ends.")
+        float, typer.Option(metavar="SECONDS", min=1.0, max=30 * 86_400.0, help="When every sign-in expires.")
     ] = 12 * 3600.0,
     log_hosts: Annotated[
         str | None,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidings.cli.cluster_address import stated_address
 from tidings.cli.options import Json
 from tidings.cli.output import console, emit, refuse
+from tidings.errors import TidingsError
 from tidings.texts import printable
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def doctor_command(
         str | None,
         typer.Option(
             metavar="HOST:PORT[/ROOT]",
-            help="A ZooKeeper that has to answer; else TIDINGS_ZOOKEEPER.",
+            help="A ZooKeeper that has to answer; else TIDINGS_ZOOKEEPER, else `zookeeper` in the nearest tidings.yml.",
             show_default=False,
         ),
     ] = None,
@@ -41,13 +42,22 @@ def doctor_command(
     The exit code is 1 if one of them fails.
     """
     from tidings.identity.environment import credentials_of_environment
-    from tidings.runtime.doctor import checks
+    from tidings.runtime.doctor import Check, checks
 
-    if repair and not (zookeeper or os.environ.get("TIDINGS_ZOOKEEPER")):
+    problems = []
+    try:
+        address = stated_address(zookeeper)
+        if address is not None and credentials_of_environment().passwords:
+            address.check_trusted()
+    except TidingsError as error:
+        if repair:
+            raise
+        address, problems = None, [Check("tidings.yml", False, str(error), "Mend the file, or name the cluster.")]
+    if repair and address is None:
         raise refuse("--repair is for a ZooKeeper: name it by --zookeeper")
     if repair and not credentials_of_environment().secrets:
         raise refuse("--repair needs the secret of the cluster: set TIDINGS_SECRET, and no other credentials")
-    found = checks(zookeeper, repair=repair)
+    found = [*problems, *checks(address.text if address else None, repair=repair)]
     emit([asdict(check) for check in found], json, lambda: _print(found))
     if not all(check.ok for check in found):
         raise typer.Exit(1)

@@ -108,7 +108,7 @@ def stop_command(
 ) -> None:
     """Stop flows: their publishers give them up at a token, and nobody takes them. Their datamarkers stay.
 
-    Updates that a log forgets meanwhile are lost to them, as to one whose subscribers are away. A flow is given up once
+    Updates that a log deletes meanwhile are lost to them, as to one whose subscribers are away. A flow is given up once
     its subscriber has acknowledged what was sent.
     """
     from tidings.controls import named, not_yet_stopped, stop
@@ -141,7 +141,7 @@ def resume_command(
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Have flows go on that were paused or stopped, at their datamarkers."""
+    """Resume flows that were paused or stopped, at their datamarkers."""
     from tidings.controls import resume
 
     with connected(zookeeper, timeout) as cluster:

@@ -15,7 +15,7 @@ SPARE = ["HOST", "PID", "EPOCH"]
 def history_command(
     which: OneFlow, zookeeper: ZooKeeper = None, timeout: Timeout = COMMAND_TIMEOUT_S, json: Json = False
 ) -> None:
-    """Show the last ten owners of a flow and why each took it, and the last ten things its subscribers met with.
+    """Show the last ten owners of a flow and why each took it, and the last ten problems of its subscribers.
 
     The newest comes first. Reasons stay when their subscribers have gone.
     """

@@ -276,6 +276,6 @@ flows.command("pause", short_help="Pause flows: nothing more is sent.", epilog=P
 flows.command("stop", short_help="Stop flows: nothing is sent, and nobody owns them.", epilog=STOP_EXAMPLES)(
     stop_command
 )
-flows.command("resume", short_help="Have flows go on that were paused or stopped.")(resume_command)
+flows.command("resume", short_help="Resume flows that were paused or stopped.")(resume_command)
 flows.command("reset", short_help="Set where flows go on.", epilog=RESET_EXAMPLES)(reset_command)
 flows.command("skip", short_help="Leave out one update that a subscriber fails at.", epilog=SKIP_EXAMPLES)(skip_command)

@@ -49,6 +49,8 @@ def parse_line(line: bytes) -> dict[str, Any]:
 
     >>> parse_line(b'{"object": "alice", "version": 3, "payload": "hello"}')
     {'object': 'alice', 'version': 3, 'payload': b'hello'}
+    >>> parse_line(b'{"object": "alice", "payload": {"amount": 3}}')
+    {'object': 'alice', 'payload': b'{"amount":3}'}
     """
     if len(line) > MAX_LINE_BYTES:
         raise InvalidUpdate(f"the line is longer than {MAX_LINE_BYTES:,} bytes")
@@ -74,7 +76,16 @@ def parse_line(line: bytes) -> dict[str, Any]:
         row["payload"] = _payload(row)
     if "time" in row:
         row["time"] = _time(row["time"])
+    if isinstance(attributes := row.get("attributes"), dict):
+        _check_attributes(attributes)
     return row
+
+
+def _check_attributes(attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
+        if isinstance(value, int | float):
+            written = json.dumps(value)
+            raise InvalidUpdate(f'attribute {reprlib.repr(name)} is {written}, not text: write "{written}"')
 
 
 def _payload(row: dict[str, Any]) -> bytes:
@@ -82,12 +93,19 @@ def _payload(row: dict[str, Any]) -> bytes:
     if text is not None and encoded is not None:
         raise InvalidUpdate('the update has both "payload" and "payload_base64"')
     if encoded is None:
-        if not isinstance(text, str):
-            raise InvalidUpdate(f'"payload" is {reprlib.repr(text)}, not text')
         try:
+            if isinstance(text, dict | list):
+                return json.dumps(text, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
+            if not isinstance(text, str):
+                raise InvalidUpdate(
+                    f'"payload" is {json.dumps(text)}, not text: write it between quotes; only objects and lists are '
+                    "published as JSON"
+                )
             return text.encode()
         except UnicodeEncodeError:
             raise InvalidUpdate('"payload" is no valid text; send bytes as "payload_base64"') from None
+        except (ValueError, RecursionError) as error:  # such as a number beyond all floats
+            raise InvalidUpdate(f'"payload" cannot be written as JSON ({error}): write it as text') from None
     try:
         return base64.b64decode(encoded, validate=True)
     except (TypeError, ValueError, binascii.Error) as error:

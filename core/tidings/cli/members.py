@@ -182,7 +182,7 @@ def list_subscribers(
 ) -> None:
     """List the subscribers that run: of which application, how many flows they hold, their load, and what is wrong.
 
-    LOAD is the part of the time in which it works on updates, by its own word; WEIGHT is the share that it asks for.
+    LOAD is the part of the time in which it processes updates, as it reports; WEIGHT is the share that it asks for.
     """
     from tidings.coordination.subscriber_record import MAX_WEIGHT, present_troubles
     from tidings.flow_status import read_records

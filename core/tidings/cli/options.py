@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
+from tidings.cli.cluster_address import DEFAULT_ADDRESS, cluster_address
 from tidings.cli.output import note, refuse
 from tidings.errors import InvalidOption, TidingsError
 from tidings.identity.credentials import ANONYMOUS, Credentials
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-DEFAULT_ADDRESS = "127.0.0.1:2181/tidings"
-
 # How long to wait for ZooKeeper: what a person waits for fails soon; what runs on may be started together with it.
 COMMAND_TIMEOUT_S = 3.0
 SERVICE_TIMEOUT_S = 10.0
@@ -48,7 +46,8 @@ ZooKeeper = Annotated[
     typer.Option(
         "--zookeeper",
         metavar="HOST:PORT[/ROOT]",
-        help=f"The cluster's address; else TIDINGS_ZOOKEEPER, else {DEFAULT_ADDRESS}.",
+        help=f"The cluster's address; else TIDINGS_ZOOKEEPER, else `zookeeper` in the nearest tidings.yml, else "
+        f"{DEFAULT_ADDRESS}.",
         show_default=False,
     ),
 ]
@@ -65,30 +64,24 @@ def connected(
     zookeeper: str | None,
     timeout: float,
     *,
-    fallback: str | None = None,
-    found_above: Path | None = None,
+    file: Path | None = None,
     session_timeout: float = 10.0,
     credentials: Credentials = ANONYMOUS,
     insecure: bool = False,
 ) -> Iterator[Cluster]:
-    """The cluster that the option names, else the environment, else the fallback.
+    """The cluster that the option names, else the environment, else the nearest `tidings.yml`; or `file`, if given.
 
-    `found_above` is the file that the fallback is from, if nobody named it and it is in a folder above: it may be
-    anybody's. Who we are is in the environment, unless `credentials` say it.
+    Who we are is in the environment, unless `credentials` say it.
     """
     from tidings.cluster import connect
     from tidings.coordination.tls import tls_of_environment
 
-    named = zookeeper or os.environ.get("TIDINGS_ZOOKEEPER")
-    address = named or fallback or DEFAULT_ADDRESS
+    address = cluster_address(zookeeper, file)
     known = credentials if credentials.passwords else credentials_of_environment()
-    if known.passwords and found_above is not None and fallback and not named:
-        raise InvalidOption(
-            f"our credentials are not sent to {fallback}, since {found_above} was found in a folder above: name the "
-            "file, or the address by --zookeeper"
-        )
+    if known.passwords:
+        address.check_trusted()
     with connect(
-        address,
+        address.text,
         timeout=timeout,
         refused_timeout=REFUSED_TIMEOUT_S if timeout == COMMAND_TIMEOUT_S else None,
         session_timeout=session_timeout,

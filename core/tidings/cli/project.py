@@ -19,16 +19,25 @@ if TYPE_CHECKING:
 def project(file: Path | None, zookeeper: str | None, timeout: float, **options: Any) -> Iterator[tuple[Spec, Cluster]]:
     """The file, or the one that is found, and its cluster; the options are those of a session.
 
-    Mistakes of the file are told with those that show beside the cluster; if there is no cluster, by themselves.
+    Mistakes of the file are told with those that show beside the cluster; if there is no cluster, as far as they show
+    without one.
     """
-    from tidings.config.spec import find, load
+    from tidings.config.spec import load
 
-    path = file or find(Path.cwd())
-    spec = load(Path(path.name) if path.parent == Path.cwd() else path, partly=True)
-    above = path if file is None and path.parent != Path.cwd() else None
+    spec = load(project_file(file), partly=True)
     try:
-        with connected(zookeeper, timeout, fallback=spec.zookeeper, found_above=above, **options) as cluster:
+        with connected(zookeeper, timeout, file=file, **options) as cluster:
             yield spec, cluster
     except CoordinationUnavailable:
-        spec.mistakes().check()
+        from tidings.cli.apply_plan import check_alone
+
+        check_alone(spec).check()
         raise
+
+
+def project_file(file: Path | None) -> Path:
+    """The file, or the one that is found; by its name alone where that is enough."""
+    from tidings.config.files import find
+
+    path = file or find(Path.cwd())
+    return Path(path.name) if path.parent == Path.cwd() else path

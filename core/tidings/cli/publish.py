@@ -34,7 +34,7 @@ A line is a JSON object with these keys; all but the first may be left out:
   object          the object's name
   version         a whole number that grows with each change of the object
   source          the application id of the client that made the change
-  payload         text; or payload_base64, for bytes
+  payload         text; an object or a list is published as JSON text; or payload_base64, for bytes
   attributes      an object of texts: what filters see
   time            when it was committed, as in 2026-01-01T00:00:00Z; else now
 Lines that `tidings streams tail --json` printed can be published as they are.
@@ -60,7 +60,7 @@ def publish_command(
 ) -> None:
     """Publish updates, one JSON object a line, from stdin or a file.
 
-    A line that is no update ends it: nothing after that line is published, and what is durable is told. When input
+    An invalid line ends it: nothing after that line is published, and how much is durable is printed. When input
     comes slowly, what is there is published at once.
     """
     with connected(zookeeper, timeout) as cluster:

@@ -45,7 +45,7 @@ def publisher_command(
         ),
     ] = None,
     name: Annotated[
-        str | None, typer.Option(help="Names this publisher; no two may have one name.", show_default="made up")
+        str | None, typer.Option(help="The publisher's name, which must be unique.", show_default="made up")
     ] = None,
     replica: Annotated[
         str | None,
@@ -67,9 +67,7 @@ def publisher_command(
     ] = 5.0,
     session_timeout: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS", min=1.0, max=3600.0, help="How soon others take its flows when it dies without a word."
-        ),
+        typer.Option(metavar="SECONDS", min=1.0, max=3600.0, help="How soon others take over its flows if it crashes."),
     ] = 10.0,
     listen: Annotated[
         str,
@@ -116,7 +114,7 @@ def publisher_command(
     metrics: Metrics = None,
     metrics_by_shard: Annotated[
         bool,
-        typer.Option("--metrics-by-shard", help="Tell lags of each shard, which are many series.", show_default=False),
+        typer.Option("--metrics-by-shard", help="Report the lag of each shard: many series.", show_default=False),
     ] = False,
     progress_timeout: ProgressTimeout = 60.0,
     zookeeper: ZooKeeper = None,

@@ -60,7 +60,7 @@ def run_command(
             metavar="SECONDS", min=1.0, max=3600.0, help="How soon another process can take over when this one dies."
         ),
     ] = 10.0,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Tell of failures only.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print failures only.")] = False,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = SERVICE_TIMEOUT_S,
     json: Json = False,

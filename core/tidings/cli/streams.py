@@ -115,7 +115,7 @@ def create_command(
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Make a stream. One that is there with this very definition is left as it is.
+    """Make a stream. One that exists with the same definition is left unchanged.
 
     With several logs it is a family: a stream for each, called NAME.<name of the log>. An application that reads the
     family reads them all, also those that are added later.
@@ -223,7 +223,7 @@ def move_command(
             metavar="NAME=SCHEME:PLACE", help="Where one of its replicas is now; may be repeated.", show_default=False
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Look whether it can be done, and do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check whether it can be done, and do nothing.")] = False,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,

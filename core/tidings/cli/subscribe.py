@@ -60,7 +60,7 @@ def subscribe_command(
     application: Application,
     json: JsonLines = False,
     id: Annotated[
-        str | None, typer.Option(help="Names this subscriber; no two may have one id.", show_default="made up")
+        str | None, typer.Option(help="The subscriber's id, which must be unique.", show_default="made up")
     ] = None,
     capacity: Annotated[
         float, typer.Option(metavar="N", min=0.001, max=1e6, help="Its share of the flows, beside other subscribers'.")

@@ -71,7 +71,7 @@ def tail_command(
 ) -> None:
     """Print updates as they come, in order within each shard. Ctrl-C ends it.
 
-    If the log no longer holds what comes next, the positions that are lost are told and the exit code is 1.
+    If the log no longer holds what comes next, the lost positions are printed and the exit code is 1.
     """
     with connected(zookeeper, timeout) as cluster:
         stream = cluster.stream(name)

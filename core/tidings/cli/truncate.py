@@ -1,4 +1,4 @@
-"""`tidings streams truncate`: let go of old updates now, beside what retention does by itself."""
+"""`tidings streams truncate`: delete old updates now, beside what retention does by itself."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def truncate_command(
         typer.Option(
             metavar="JSON",
             parser=positions,
-            help='Let go of updates before these positions, {"SHARD": SEQ, ...}; other shards keep theirs.',
+            help='Delete updates before these positions, {"SHARD": SEQ, ...}; other shards keep theirs.',
             show_default=False,
         ),
     ] = None,
@@ -43,7 +43,7 @@ def truncate_command(
         typer.Option(
             metavar="DURATION",
             parser=duration,
-            help="Let go of updates older than this, as in P7D.",
+            help="Delete updates older than this, as in P7D.",
             show_default=False,
         ),
     ] = None,
@@ -52,25 +52,25 @@ def truncate_command(
         typer.Option(
             metavar="SIZE",
             parser=size,
-            help="Let go of the oldest updates beyond this size, as in 10GiB.",
+            help="Delete the oldest updates beyond this size, as in 10GiB.",
             show_default=False,
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be held, and let go of nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be kept, and delete nothing.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
     zookeeper: ZooKeeper = None,
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Let go of old updates. Takes one of --before, --older-than, --larger-than, and --dry-run or --execute.
+    """Delete old updates. Takes one of --before, --older-than, --larger-than, and --dry-run or --execute.
 
-    Whole files are let go of: an update that shares a file with later ones stays until those may go too. The table
+    Whole files are deleted: an update that shares a file with later ones stays until those may go too. The table
     shows what the log holds before and after; after an --execute it was read again.
     """
     if sum(option is not None for option in (before, older_than, larger_than)) != 1:
         raise refuse("truncate takes exactly one of --before, --older-than and --larger-than")
     if dry_run == execute:
-        raise refuse("truncate takes either --dry-run, to see what would go, or --execute, to let go of it")
+        raise refuse("truncate takes either --dry-run, to see what would go, or --execute, to delete it")
     with connected(zookeeper, timeout) as cluster:
         log = cluster.stream(name).writable_log
         was = held(log)
@@ -122,4 +122,4 @@ def _print(was: list[Held], now: list[Held], executed: bool) -> None:
         note(f"{counted(before, 'update was', 'updates were')} held, {counted(after, 'is', 'are')} held now")
     else:
         held_now = counted(before, "update is", "updates are")
-        note(f"{held_now} held, {after:,} would be; nothing was let go of (--dry-run)")
+        note(f"{held_now} held, {after:,} would be; nothing was deleted (--dry-run)")

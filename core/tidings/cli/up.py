@@ -16,6 +16,7 @@ import typer
 
 from tidings.cli.options import SERVICE_TIMEOUT_S, Json, Timeout, ZooKeeper, connected, listen_address
 from tidings.cli.output import emit, note, print_table, refuse
+from tidings.cli.project import project_file
 from tidings.cli.signals import SignalCount
 from tidings.errors import InvalidOption, PluginMissing
 from tidings.hosts import is_loopback
@@ -93,16 +94,18 @@ def up_command(
     line each, with the name of the process. When all run, a table of what listens where goes to stdout. Ctrl-C and
     SIGTERM end all in good order; a second one ends all at once, which loses nothing.
     """
+    from tidings.cli.apply_plan import check_alone
     from tidings.cli.up_plan import plan
-    from tidings.config.spec import find, load
+    from tidings.config.spec import load
     from tidings.runtime.kept_zookeeper import KeptZooKeeper, ZooKeeperChoice
     from tidings.runtime.project_lock import ProjectLock
 
     if zookeeper is not None and zookeeper_port is not None:
         raise refuse("--zookeeper-port is for a ZooKeeper that is started, and --zookeeper names one that runs")
     place = _console_place(console, no_console)
-    path = file or find(Path.cwd())
-    spec = load(path)  # whatever is wrong with it is told before anything starts
+    path = project_file(file)
+    spec = load(path, partly=True)
+    check_alone(spec).check()  # whatever is wrong is told before anything starts
     folder = spec.storage_folder / "up"
     plans = plan(spec, folder, publishers=publishers, listen=listen, console=place)
     choice = ZooKeeperChoice(folder / "zookeeper", zookeeper or os.environ.get("TIDINGS_ZOOKEEPER"), spec.zookeeper)
@@ -110,9 +113,8 @@ def up_command(
         _print_plan(plans, choice, json)
         return
     _log_as_others()
-    above = path if file is None and path.parent != Path.cwd() else None
     with contextlib.ExitStack() as closing:
-        closing.enter_context(ProjectLock(folder, path))
+        closing.enter_context(ProjectLock(folder, path.absolute()))
         ending = closing.enter_context(SignalCount())
         if place is not None:
             _check_free(*place)
@@ -121,8 +123,7 @@ def up_command(
             kept = KeptZooKeeper(spec.storage_folder / "zookeeper", choice.ports(zookeeper_port), _tell)
             server = closing.enter_context(kept)
             choice.note(server.address)
-        connection = connected(choice.named, timeout, fallback=spec.zookeeper, found_above=above)
-        cluster = closing.enter_context(connection)
+        cluster = closing.enter_context(connected(choice.named, timeout, file=file))
         _prepare(spec, cluster, folder, _tell)
         _run(spec, plans, cluster, server, ending, json)
     raise typer.Exit(128 + ending.first)

@@ -7,12 +7,11 @@ mistakes are told at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -24,102 +23,37 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from tidings.applications import PARK, Application, check_on_failure, check_start, start_problems
-from tidings.config.units import parse_duration, parse_size
+from tidings.applications import PARK, Application, start_problems
 from tidings.config.validation import explain
+from tidings.config.values import (
+    Address,
+    Bytes,
+    FilterText,
+    Log,
+    Logs,
+    OneOrMore,
+    OnFailure,
+    Seconds,
+    Start,
+    Text,
+    or_empty,
+)
 from tidings.config.yaml_lines import Key, Mistakes, read
-from tidings.coordination.session import split_address
-from tidings.errors import InvalidConfig, InvalidOption, TidingsError
-from tidings.filters import parse as parse_filter
+from tidings.errors import InvalidConfig, TidingsError
 from tidings.log_checks import check_claims
 from tidings.log_opening import resolve_log
 from tidings.names import check_name
 from tidings.stream_definition import DEFAULT_SHARDS, MAX_SHARDS, StreamDefinition
-from tidings.stream_definition import split_address as split_log
 
-FILE_NAMES = ("tidings.yml", "tidings.yaml")
 DEFAULT_STORAGE = "storage"
 SECTIONS = {"streams": "a stream", "applications": "an application", "pipelines": "a pipeline"}
 
-T = TypeVar("T")
-
-
-# What pydantic checks. A validator raises ValueError where the rest of tidings raises TidingsError.
-
-
-def _check(parse: Callable[..., T], *arguments: Any) -> T:
-    try:
-        return parse(*arguments)
-    except TidingsError as error:
-        raise ValueError(str(error)) from None
-
-
-def _or_empty(value: Any) -> Any:
-    return {} if value is None else value  # a section whose entries were all taken out or commented out
-
-
-def _duration(value: Any) -> Any:
-    if not isinstance(value, str):
-        raise ValueError(f"must be a duration, as in P7D, not {value!r}")
-    return _check(parse_duration, value)
-
-
-def _size(value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"must be a size, as in 10GiB, not {value!r}")
-    return _check(parse_size, str(value))
-
-
-def _start(value: Any) -> Any:
-    try:
-        return check_start(value)
-    except InvalidOption as error:
-        raise ValueError(str(error).replace("start is", "must be", 1)) from None
-    except TidingsError as error:
-        raise ValueError(str(error)) from None
-
-
-def _on_failure(value: Any) -> Any:
-    try:
-        return check_on_failure(value)
-    except TidingsError as error:
-        raise ValueError(str(error).replace("on_failure is", "must be", 1)) from None
-
-
-def _filter(value: str) -> str:
-    _check(parse_filter, _text(value))
-    return value
-
-
-def _text(value: str) -> str:
-    if not value.strip():
-        raise ValueError("must not be empty")
-    return value
-
-
-def _log(value: str) -> str:
-    _check(split_log, value)
-    return value
-
-
-def _address(value: str) -> str:
-    _check(split_address, value)
-    return value
-
-
-def _logs(value: Any) -> Any:
-    if value == {}:
-        raise ValueError("must name one at least, as in {east: 'postgres:…'}")
-    return value
-
-
-def _list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
-Text = Annotated[str, AfterValidator(_text)]
-Seconds = Annotated[int, BeforeValidator(_duration)]
-Bytes = Annotated[int, BeforeValidator(_size)]
+# Without these an entry is still one in which other mistakes can be found, and none that is not there.
+_SIDE_KEYS = {
+    "streams": {"retention", "caravans", "replicas", "collect"},
+    "applications": {"filter", "start", "max_age", "balance", "on_failure"},
+    "pipelines": {"max_rows"},
+}
 
 
 class _Model(BaseModel):
@@ -142,20 +76,17 @@ class CaravansSpec(_Model):
     total_rate: Annotated[float, Field(gt=0, strict=False)] | None = None
 
 
-Log = Annotated[str, AfterValidator(_log)]
-
-
 class StreamSpec(_Model):
     """A stream, as `Cluster.create_stream` makes it; with `logs`, a family of them."""
 
     shards: Annotated[int, Field(ge=1, le=MAX_SHARDS)] = DEFAULT_SHARDS
-    logs: Annotated[dict[str, Log], BeforeValidator(_logs)] | None = None
+    logs: Logs | None = None
     log: Annotated[Log | None, Field(validate_default=True)] = None
-    retention: Annotated[RetentionSpec, BeforeValidator(_or_empty)] = RetentionSpec()
-    options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
-    caravans: Annotated[CaravansSpec, BeforeValidator(_or_empty)] = CaravansSpec()
-    replicas: Annotated[dict[str, Log], BeforeValidator(_or_empty)] = {}
-    collect: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
+    retention: Annotated[RetentionSpec, BeforeValidator(or_empty)] = RetentionSpec()
+    options: Annotated[dict[str, Any], BeforeValidator(or_empty)] = {}
+    caravans: Annotated[CaravansSpec, BeforeValidator(or_empty)] = CaravansSpec()
+    replicas: Annotated[dict[str, Log], BeforeValidator(or_empty)] = {}
+    collect: Annotated[dict[str, Any], BeforeValidator(or_empty)] = {}
 
     @field_validator("log")
     @classmethod
@@ -196,12 +127,12 @@ class ApplicationSpec(_Model):
     """An application; what its keys mean is said of `Application`."""
 
     streams: Annotated[list[Text], Field(min_length=1)]
-    filter: Annotated[str, AfterValidator(_filter)] | None = None
-    start: Annotated[Any, BeforeValidator(_start)] = "latest"
+    filter: FilterText | None = None
+    start: Start = "latest"
     mode: Literal["reliable", "realtime"] = "reliable"
     max_age: Seconds | None = None
     balance: Text = "random"
-    on_failure: Annotated[str, BeforeValidator(_on_failure)] = PARK
+    on_failure: OnFailure = PARK
 
     def definition(self, name: str) -> Application:
         """The application as a cluster defines it."""
@@ -212,22 +143,29 @@ class ApplicationSpec(_Model):
 class PipelineSpec(_Model):
     """A pipeline: streams in, a stage, and a stream out unless the stage only keeps tables."""
 
-    input: Annotated[list[Text], BeforeValidator(_list), Field(min_length=1)]
+    input: OneOrMore
     stage: Text
-    options: Annotated[dict[str, Any], BeforeValidator(_or_empty)] = {}
+    options: Annotated[dict[str, Any], BeforeValidator(or_empty)] = {}
     output: Text | None = None
     max_rows: Annotated[int, Field(ge=1)] | None = None
+
+
+ENTRIES: dict[str, type[_Model]] = {
+    "streams": StreamSpec,
+    "applications": ApplicationSpec,
+    "pipelines": PipelineSpec,
+}
 
 
 class Spec(_Model):
     """A whole `tidings.yml`. Made by `load`."""
 
     name: Text | None = None
-    zookeeper: Annotated[str, AfterValidator(_address)] | None = None
+    zookeeper: Address | None = None
     storage: Text = DEFAULT_STORAGE
-    streams: Annotated[dict[str, StreamSpec], BeforeValidator(_or_empty)] = {}
-    applications: Annotated[dict[str, ApplicationSpec], BeforeValidator(_or_empty)] = {}
-    pipelines: Annotated[dict[str, PipelineSpec], BeforeValidator(_or_empty)] = {}
+    streams: Annotated[dict[str, StreamSpec], BeforeValidator(or_empty)] = {}
+    applications: Annotated[dict[str, ApplicationSpec], BeforeValidator(or_empty)] = {}
+    pipelines: Annotated[dict[str, PipelineSpec], BeforeValidator(or_empty)] = {}
     _path: Path = PrivateAttr()
     _mistakes: Mistakes = PrivateAttr()
     _left_out: frozenset[Key] = PrivateAttr(frozenset())
@@ -248,7 +186,8 @@ class Spec(_Model):
 
     def left_out(self, section: str, name: str) -> bool:
         """Whether the file defines something of that name, or its family, with a mistake in it."""
-        return any((section, one) in self._left_out for one in (name, name.rpartition(".")[0]))
+        keys = ((section,), (section, name), (section, name.rpartition(".")[0]))
+        return any(key in self._left_out for key in keys)
 
     def definitions(self) -> list[StreamDefinition]:
         """The streams as a cluster defines them, with the paths of their logs made absolute."""
@@ -270,21 +209,11 @@ def _log_key(name: str, stream: str) -> Key:
     return ("streams", name, *(("log",) if stream == name else ("logs", stream[len(name) + 1 :])))
 
 
-def find(start: Path) -> Path:
-    """The `tidings.yml` or `tidings.yaml` of this folder, or of the nearest one above that has one."""
-    for folder in (start.absolute(), *start.absolute().parents):
-        there = [folder / name for name in FILE_NAMES if (folder / name).exists()]
-        if len(there) > 1:
-            raise InvalidConfig(f"{folder} has both {FILE_NAMES[0]} and {FILE_NAMES[1]}: keep one of them")
-        if there:
-            return there[0]
-    raise InvalidConfig(f"there is no {FILE_NAMES[0]} in {start.absolute()} or above it: name a file")
-
-
 def load(path: Path, *, partly: bool = False) -> Spec:
     """The file, read and checked as far as that can be done without a cluster.
 
-    Who can find more mistakes takes it `partly`: without the streams, applications and pipelines in which there is one.
+    Who can find more mistakes takes it `partly`: without what is wrong, and without the streams, applications and
+    pipelines of which nothing can be known then.
     """
     mistakes = Mistakes(path, {})
     value = read(mistakes)
@@ -294,7 +223,7 @@ def load(path: Path, *, partly: bool = False) -> Spec:
     spec = _validated(value, mistakes)
     spec._path, spec._mistakes = path, mistakes
     _check_spec(spec, mistakes)
-    if not partly or any(mistakes.within((key,)) for key in Spec.model_fields if key not in SECTIONS):
+    if not partly or mistakes.within(("zookeeper",)):
         mistakes.check()
     return _sound(spec, value, mistakes)
 
@@ -309,26 +238,50 @@ def _validated(value: Any, mistakes: Mistakes) -> Spec:
     for one in wrong:
         if not unreadable.within(one["loc"]):
             mistakes.blame(one["loc"], explain(dict(one), Spec))
-    if not isinstance(value, dict) or any(one["loc"][0] not in SECTIONS or len(one["loc"]) < 2 for one in wrong):
+    if not isinstance(value, dict):
         mistakes.check()
-    entries = {one["loc"][:2] for one in wrong}
-    sections = {
-        section: {name: entry for name, entry in value[section].items() if (section, name) not in entries}
-        for section in {section for section, _ in entries}
-    }
-    return Spec.model_validate({**value, **sections})
+    return Spec.model_validate(_pruned(value, {one["loc"] for one in wrong}))
+
+
+def _pruned(value: dict[str, Any], wrong: set[Key]) -> dict[str, Any]:
+    """The file without all that is wrong: keys at the top, side keys of entries, and else whole entries."""
+    kept = {key: one for key, one in value.items() if (key,) not in wrong}
+    for section in SECTIONS:
+        if not isinstance(kept.get(section), dict):
+            continue
+        kept[section] = dict(kept[section])
+        for name, entry in tuple(kept[section].items()):
+            keys = _wrong_keys({one for one in wrong if one[:2] == (section, name)}, section)
+            if keys is None:
+                del kept[section][name]
+            elif keys:
+                kept[section][name] = {key: one for key, one in entry.items() if key not in keys}
+    return kept
+
+
+def _wrong_keys(wrong: set[Key], section: str) -> set[str | int] | None:
+    """The keys of an entry in which there are these mistakes; None if nothing is known of the entry without them."""
+    known: set[str | int] = set(ENTRIES[section].model_fields)
+    keys = {key[2] for key in wrong if len(key) > 2}
+    return None if any(len(key) < 3 for key in wrong) or keys & (known - _SIDE_KEYS[section]) else keys
 
 
 def _sound(spec: Spec, value: dict[str, Any], mistakes: Mistakes) -> Spec:
     """The spec without all in which there is a mistake."""
-    named = {(section, name) for section in SECTIONS for name in value.get(section) or ()}
-    wrong = frozenset(key for key in named if mistakes.within(key))
-    sections = {
-        section: {name: entry for name, entry in getattr(spec, section).items() if (section, name) not in wrong}
-        for section in SECTIONS
-    }
+    left_out: set[Key] = {(section,) for section in SECTIONS if (section,) in mistakes.within((section,))}
+    sections: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    for section in SECTIONS:
+        entries = getattr(spec, section)
+        for name in value.get(section) or () if (section,) not in left_out else ():
+            keys = _wrong_keys(mistakes.within((section, name)), section)
+            if keys is None or name not in entries:
+                left_out.add((section, name))
+                continue
+            fields = ENTRIES[section].model_fields
+            default = {str(key): fields[str(key)].default for key in keys if key in fields}
+            sections[section][name] = entries[name].model_copy(update=default)
     sound = spec.model_copy(update=sections)
-    sound._left_out = wrong
+    sound._left_out = frozenset(left_out)
     return sound
 
 

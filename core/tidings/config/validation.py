@@ -24,8 +24,8 @@ def explain(error: dict[str, Any], model: type[BaseModel]) -> str:
             keys = _keys_beside(error["loc"], model)
             meant = difflib.get_close_matches(str(error["loc"][-1]), keys, 1)
             if meant:
-                return f"is no key here; did you mean {meant[0]}?"
-            return f"is no key; the keys are {', '.join(keys)}" if keys else "is no key here"
+                return f"unknown key; did you mean {meant[0]}?"
+            return f"unknown key; the keys are {', '.join(keys)}" if keys else "unknown key"
         case "greater_than_equal":
             return f"must be at least {context['ge']:,}, not {value}"
         case "less_than_equal":

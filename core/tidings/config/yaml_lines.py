@@ -12,9 +12,9 @@ from typing import Any
 
 import yaml
 
+from tidings.config.files import read_bytes
 from tidings.errors import InvalidConfig
 
-MAX_FILE_BYTES = 2**20
 MAX_DEPTH = 32
 MAX_DIGITS = 100
 
@@ -33,19 +33,25 @@ class Mistakes:
 
     def blame(self, key: Key, message: str, line: int | None = None) -> None:
         """Note a mistake at a key; one that is not there is blamed on what it is missing from."""
-        known = key
-        while known and known not in self.lines:
-            known = known[:-1]
         self._blamed.add(key)
-        self.at(line or self.lines.get(known, 1), f"{'.'.join(map(str, key))}: {message}" if key else message)
+        self.at(line or self._line(key), f"{'.'.join(map(str, key))}: {message}" if key else message)
 
     def at(self, line: int, message: str) -> None:
         """Note a mistake on a line."""
         self._found.append((line, f"{self.path}:{line}: {message}"))
 
-    def within(self, key: Key) -> bool:
-        """Whether there is a mistake at a key, or further in."""
-        return any(one[: len(key)] == key for one in self._blamed)
+    def place(self, key: Key) -> str:
+        """Where a key is, for what is worth knowing and no mistake."""
+        return f"{self.path}:{self._line(key)}: {'.'.join(map(str, key))}"
+
+    def within(self, key: Key) -> set[Key]:
+        """The keys at which there is a mistake: this one, and those further in."""
+        return {one for one in self._blamed if one[: len(key)] == key}
+
+    def _line(self, key: Key) -> int:
+        while key and key not in self.lines:
+            key = key[:-1]
+        return self.lines.get(key, 1)
 
     def copy(self) -> Mistakes:
         """The same, for somebody who looks for more."""
@@ -104,13 +110,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _whole_number)
 
 def read(mistakes: Mistakes) -> Any:
     """The file as plain values, None if it says nothing; the line of each key goes into the mistakes."""
-    try:
-        with open(mistakes.path, "rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidConfig(f"{mistakes.path}: cannot be read: {error.strerror or error}") from None
-    if len(raw) > MAX_FILE_BYTES:
-        raise InvalidConfig(f"{mistakes.path}: is larger than {MAX_FILE_BYTES:,} bytes")
+    raw = read_bytes(mistakes.path)
     try:
         text = raw.decode("utf-8-sig")
         loader = _Loader(text)

@@ -7,14 +7,14 @@ A filter is written as in `topic = aq or (assoc = a1 and shard in 1..5000)`:
     filter    = all ("or" all)*
     all       = part ("and" part)*
     part      = "not" part | "(" filter ")" | "everything" | "nothing" | key condition
-    condition = ["not"] "exists" | ["not"] "in" set | ["not"] "matches" text
+    condition = ["not"] "exists" | ["not"] "in" set | ["not"] "between" text "and" text | ["not"] "matches" text
               | ("=" | "!=" | "<" | "<=" | ">" | ">=") text
     set       = "(" text ("," text)* ")" | [text] ".." [text]
     key, text = bare word | "quoted" | 'quoted'
 
-A bare word is made of letters, digits and `_ - . / : @ +`, and is no keyword. Between quotes a backslash escapes a
-backslash, a quote, and the n, t and r of a line's end, a tab and a return; any other backslash stands for itself, so
-that `"\\d+"` is the expression that it looks like.
+A bare word is made of letters, digits and `_ - . / : @ +`, and is no keyword; `between` is one only after a key.
+Between quotes a backslash escapes a backslash, a quote, and the n, t and r of a line's end, a tab and a return; any
+other backslash stands for itself, so that `"\\d+"` is the expression that it looks like.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ _LEXEME = re.compile(
     re.DOTALL,
 )
 _COMPARISONS: tuple[Literal["<", "<=", ">", ">="], ...] = ("<", "<=", ">", ">=")
+_MEANT = {"==": "=", "<>": "!=", "=<": "<=", "=>": ">=", "&": "and", "|": "or", "!": "not", "~": "matches"}
+"""What other languages write, and a filter writes otherwise."""
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
 _SHOWN_CHARACTERS = 100  # of a long line, this much around the error
 _NAMED_CHARACTERS = 40  # and this much of a long word
@@ -93,11 +95,11 @@ def read(text: str) -> Group | Clause:
 
     >>> read("topic = aq").key.text
     'topic'
-    >>> read("mcd_key xists")
+    >>> read("mcd_key =")
     Traceback (most recent call last):
-    tidings.errors.InvalidFilter: column 9: expected 'exists', 'in', 'matches' or a comparison such as '=', not 'xists'
-      mcd_key xists
-              ^
+    tidings.errors.InvalidFilter: column 10: expected a value, not the end
+      mcd_key =
+               ^
     """
     if len(text) > MAX_CHARACTERS:
         raise InvalidFilter(f"the filter has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
@@ -188,28 +190,52 @@ class _FilterReader:
             name = self.take()
             key = Lexeme("word", key.text + name.text, key.at, name.end)
         if self.symbol("=") or self.symbol("!="):
-            unequal = self.take().text == "!="
+            unequal = self.compared().text == "!="
             return Clause(key, "=", (self.value("a value"),), negated is not unequal)
         for comparison in _COMPARISONS:
             if self.symbol(comparison):
-                self.take()
+                self.compared()
                 return Clause(key, comparison, (self.value("a value"),), negated)
-        word, expected = self.next.keyword, "'exists', 'in', 'matches' or a comparison such as '='"
+        word, expected = self.operator(), "'exists', 'in', 'between', 'matches' or a comparison such as '='"
         if word == "not":
             self.take()
-            negated, word, expected = not negated, self.next.keyword, "'exists', 'in' or 'matches' after 'not'"
+            negated, word = not negated, self.operator()
+            expected = "'exists', 'in', 'between' or 'matches' after 'not'"
         if word == "exists":
             self.take()
             return Clause(key, "exists", (), negated)
         if word == "matches":
             self.take()
             return Clause(key, "matches", (self.value("a regular expression"),), negated)
+        if word == "between":
+            self.take()
+            low = self.value("the lower end, as in between 1 and 5")
+            if self.next.keyword != "and":
+                self.fail(f"expected 'and' and the upper end, as in between 1 and 5, not {self.next}")
+            self.take()
+            return Clause(key, "..", (low, self.value("the upper end")), negated)
         if word == "in":
             self.take()
             if self.symbol("("):
                 return Clause(key, "in", tuple(self.values()), negated)
             return Clause(key, "..", self.bounds(), negated)
         return self.fail(f"expected {expected}, not {self.next}")
+
+    def operator(self) -> str:
+        """The word that may come after a key: `between` is a keyword here alone, since keys and values may have it."""
+        between = self.next.kind == "word" and self.next.text.lower() == "between"
+        return "between" if between else self.next.keyword
+
+    def compared(self) -> Lexeme:
+        """The sign of a comparison, if it is one by itself."""
+        sign = self.take()
+        if (
+            self.next.kind == "symbol"
+            and self.next.at == sign.end
+            and (meant := _MEANT.get(sign.text + self.next.text))
+        ):
+            self.fail(f"'{sign.text}{self.next.text}' is no comparison: write {meant}", sign)
+        return sign
 
     def values(self) -> Iterator[Lexeme]:
         self.take()
@@ -263,5 +289,9 @@ class _FilterReader:
                 return Lexeme("quoted", _unquote(text), at, found.end())
             case "word" | "symbol" | "end":
                 return Lexeme(kind, text, at, found.end())
-        problem = "this quote is never closed" if text in "\"'" else f"'{text}' can only stand between quotes"
-        raise error_at(self.text, at, problem)
+        if text in "\"'":
+            raise error_at(self.text, at, "this quote is never closed")
+        hint = (
+            f"write '{_MEANT[text]}', or quote the text that has it" if text in _MEANT else "quote the text that has it"
+        )
+        raise error_at(self.text, at, f"'{text}' is no operator: {hint}")

@@ -92,7 +92,7 @@ def normal_bound(key: str, value: object) -> Bound | None:
     text = f"{value:f}" if isinstance(value, Decimal) else "" if isinstance(value, bool) else str(value)
     if not NUMBER.fullmatch(text):
         raise InvalidFilter(
-            f"{value!r} is no end of an interval: write a number of up to 18 digits, and up to 18 after the point"
+            f"{value!r} is no number: comparisons and intervals take up to 18 digits, and up to 18 after the point"
         )
     return Decimal(text)
 

@@ -95,7 +95,7 @@ def test_a_filter_that_does_not_parse_is_shown_with_a_caret(run: Run) -> None:
     assert made.code == 2
     message = (
         "Error: Invalid value for '--filter': column 9: "
-        "expected 'exists', 'in', 'matches' or a comparison such as '=', not 'xists'"
+        "expected 'exists', 'in', 'between', 'matches' or a comparison such as '=', not 'xists'"
     )
     assert made.err.splitlines()[-3:] == [message, "  mcd_key xists", "          ^"]
     assert run("applications", "list", "--json").json == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -284,16 +285,16 @@ def test_an_application_is_applied_beside_a_subscriber_that_was_there_first(
     assert small.application("cache").streams == ("contacts",)
 
 
-def test_a_file_with_a_filter_that_does_not_parse_is_told_with_its_line(run: Run, tmp_path: Path) -> None:
+def test_a_file_with_a_filter_that_does_not_parse_is_told_with_its_line(contacts: Run, tmp_path: Path) -> None:
     file = tmp_path / "tidings.yml"
-    file.write_text("applications:\n  cache:\n    streams: [contacts]\n    filter: a or\n    max_age: PT1M\n")
-    applied = run("apply")
+    file.write_text("applications:\n  cache:\n    streams: [contacts]\n    filter: a or\n")
+    applied = contacts("apply")
     assert applied.code == 1
     message, text, caret = applied.err.splitlines()
     assert message.startswith("error: tidings.yml:4: applications.cache.filter: column 3: ")
     assert (text, caret) == ("error:   a or", "error:     ^")
     file.write_text("applications:\n  cache: {streams: [contacts], max_age: PT1M}\n")
-    assert told(run("apply").err).endswith("max_age: is for mode: realtime; reliable sends every update")
+    assert told(contacts("apply").err).endswith("max_age: is for mode: realtime; reliable sends every update")
 
 
 @pytest.mark.parametrize(
@@ -470,3 +471,91 @@ def test_mistakes_of_a_file_are_told_though_there_is_no_cluster(
         assert told(run(*command, "--timeout", "1").err) == (
             "error: tidings.yml:2: streams.many.shards: must be at least 1, not 0"
         )
+
+
+LAYERS = """\
+nam: shop
+name: 7
+streams:
+  tape: {log: tape:x, retention: {age: 7}}
+  told: {log: delta:data/told, options: {x: 1}, caravans: {policy: nope}, colect: {}}
+  tailed: {log: "delta-cdf:data/table", options: {key: [id]}}
+  fine: {log: delta:data/fine}
+applications:
+  mailer: {streams: [nope], filter: a or, balance: fair}
+  odd: {streams: [fine], max_age: PT1M, balance: fair}
+pipelines:
+  p: {input: fine, stage: nope, max_rows: 0}
+  q: {input: fine, stage: filter, options: {filter: a = 1}, output: tailed}
+"""
+ALONE = [  # what shows without a cluster
+    "1: nam",
+    "2: name",
+    "4: streams.tape.log",
+    "4: streams.tape.retention.age",
+    "5: streams.told.caravans.policy",
+    "5: streams.told.colect",
+    "5: streams.told.options.x",
+    "6: streams.tailed.log",
+    "9: applications.mailer.balance",
+    "9: applications.mailer.filter",
+    "10: applications.odd.balance",
+    "10: applications.odd.max_age",
+    "12: pipelines.p.max_rows",
+    "12: pipelines.p.stage",
+]
+
+
+def keys_blamed(error: str) -> list[str]:
+    """The line and the key of each mistake; a filter's is followed by the filter, and a caret."""
+    found = [
+        line.removeprefix("error: tidings.yml:").split(": ") for line in error.splitlines() if "tidings.yml" in line
+    ]
+    return sorted((": ".join(one[:2]) for one in found), key=lambda one: (int(one.split(":")[0]), one))
+
+
+def test_no_mistake_hides_another_be_it_of_the_file_of_a_plugin_or_beside_the_cluster(
+    run: Run, joined: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "tidings.yml").write_text(LAYERS)
+    for command in (("apply",), ("apply", "--dry-run")):
+        result = run(*command)
+        assert (result.code, result.out) == (1, "")
+        beside = ["9: applications.mailer.streams.0", "13: pipelines.q.output"]
+        assert sorted(keys_blamed(result.err)) == sorted([*ALONE, *beside])
+    assert joined.streams() == []
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_shows_without_a_cluster_is_told_without_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDINGS_ZOOKEEPER", "127.0.0.1:1/nobody")
+    (tmp_path / "tidings.yml").write_text(LAYERS)
+    alone = keys_blamed(run("apply", "--timeout", "1").err)
+    assert sorted(alone) == sorted(ALONE)
+    assert keys_blamed(run("up", "--dry-run").err) == alone, "before anything is started"
+
+
+def test_a_section_that_is_no_mapping_hides_no_mistake_in_the_others(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "tidings.yml").write_text("streams: [a]\napplications:\n  x: {streams: [a], balance: fair}\n")
+    assert keys_blamed(run("apply").err) == ["1: streams", "3: applications.x.balance"], "and a may be a stream of it"
+
+
+def test_a_log_that_cannot_be_opened_any_more_is_warned_of_with_its_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "tidings.yml").write_text(SPEC)
+    assert run("apply").code == 0
+    shutil.rmtree(tmp_path / "data" / "clicks")
+    for command in (("apply",), ("apply", "--dry-run")):
+        result = run(*command)
+        assert result.code == 0, "other streams and applications can be changed all the same"
+        warning = result.err.splitlines()[0]
+        assert warning.startswith("warning: tidings.yml:3: streams.clicks.log: ")
+        assert f"{tmp_path}/data/clicks" in warning
+
+
+def test_a_folder_that_cannot_be_made_is_told_by_a_dry_run(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no folder")
+    (tmp_path / "tidings.yml").write_text("streams:\n  a: {log: delta:file/deep/down}\n  b: {log: delta:ok}\n")
+    error = told(run("apply", "--dry-run").err)
+    assert error.startswith(f"error: tidings.yml:2: streams.a.log: the log of stream 'a' in {tmp_path}/file/deep/down")

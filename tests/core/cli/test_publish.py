@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.commands import PATIENCE_S, Run, ended, lines, objects, on_terminal, published, started
+from tests.support.commands import PATIENCE_S, Run, ended, lines, objects, on_terminal, published, started, tail
 from tidings.cli.jsonl import MAX_LINE_BYTES, parse_line
 from tidings.cluster import Cluster
 from tidings.errors import InvalidUpdate, LogUnavailable
@@ -81,9 +81,14 @@ def test_no_lines_publish_nothing(contacts: Run) -> None:
         (b'{"object": "a", "colour": "red"}', "an update has no key 'colour'; it has object, version, "),
         (b'{"object": "a", "object": "b"}', "the key 'object' is there twice"),
         (b'{"object": "a", "attributes": {"k": "v", "k": "w"}}', "the key 'k' is there twice"),
-        (b'{"object": "a", "attributes": {"k": 1}}', "attribute 'k' of object 'a' is int, not text"),
+        (
+            b'{"object": "a", "attributes": {"k": 1}}',
+            "attribute 'k' is 1, not text: write \"1\"",
+        ),
+        (b'{"object": "a", "attributes": {"k": {}}}', "attribute 'k' of object 'a' is dict, not text"),
         (b'{"object": "a", "attributes": ["k"]}', "attributes of object 'a' are list, not a mapping"),
-        (b'{"object": "a", "payload": {"x": 1}}', "\"payload\" is {'x': 1}, not text"),
+        (b'{"object": "a", "payload": 7}', '"payload" is 7, not text: write it between quotes; only objects and lists'),
+        (b'{"object": "a", "payload": {"x": 1e999}}', '"payload" cannot be written as JSON'),
         (b'{"object": "a", "payload": "\\ud800"}', '"payload" is no valid text; send bytes as "payload_base64"'),
         (b'{"object": "a", "payload_base64": "?"}', '"payload_base64" is not base64'),
         (b'{"object": "a", "payload_base64": 7}', '"payload_base64" is not base64'),
@@ -214,3 +219,10 @@ def test_where_no_terminal_shows_it_there_is_no_bar(contacts: Run, tmp_path: Pat
     with started("streams", "publish", "contacts", "--batch", "100", "--file", str(file)) as process:
         result = ended(process)
     assert (result.code, result.out, result.err) == (0, "", "300 updates durable\n")
+
+
+def test_a_payload_that_is_an_object_or_a_list_is_published_as_json(contacts: Run) -> None:
+    payloads = [{"amount": 3, "to": "Åsa"}, [1, "two", None], {}, "text"]
+    published(contacts, *({"object": "alice", "version": n, "payload": one} for n, one in enumerate(payloads)))
+    found = [one["payload"] for one in tail(contacts, "--from", "earliest")]
+    assert found == ['{"amount":3,"to":"Åsa"}', '[1,"two",null]', "{}", "text"]

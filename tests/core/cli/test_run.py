@@ -172,7 +172,7 @@ pipelines:
         == "7: pipelines.b.input.1: there is no stream 'missing' in the cluster (streams: contacts, europe, tagged)"
     )
     assert told[2] == "9: pipelines.b.options.filter: is missing"
-    assert told[3] == "10: pipelines.b.options.filtr: is no key here; did you mean filter?"
+    assert told[3] == "10: pipelines.b.options.filtr: unknown key; did you mean filter?"
     assert told[4] == "11: pipelines.b.output: there is no stream 'planned' in the cluster; `tidings apply` makes it"
     assert told[5].startswith("17: pipelines.c.options.set.version: there is no column 'colour'; the columns are")
     assert told[6].startswith("19: pipelines.d.input.0: the log of stream 'europe' is not to be found in")

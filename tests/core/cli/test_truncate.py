@@ -31,7 +31,7 @@ def test_truncate_shows_what_is_held_before_and_after(contacts: Run) -> None:
 def test_one_update_is_called_one(contacts: Run) -> None:
     published(contacts, {"object": "a", "version": 1})
     truncate = ("streams", "truncate", "contacts", "--larger-than", "1B")
-    assert contacts(*truncate, "--dry-run").err == "1 update is held, 1 would be; nothing was let go of (--dry-run)\n"
+    assert contacts(*truncate, "--dry-run").err == "1 update is held, 1 would be; nothing was deleted (--dry-run)\n"
     assert contacts(*truncate, "--execute").err == "1 update was held, 1 is held now\n"
 
 

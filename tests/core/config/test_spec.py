@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.places import ROOT
+from tidings.config.files import find
 from tidings.config.spec import (
     ApplicationSpec,
     CaravansSpec,
@@ -19,7 +20,6 @@ from tidings.config.spec import (
     RetentionSpec,
     Spec,
     StreamSpec,
-    find,
     load,
 )
 from tidings.config.units import parse_duration, parse_size
@@ -136,23 +136,23 @@ def test_names_are_taken_as_they_are_written(tmp_path: Path) -> None:
             ["2: streams.a.log: 'here' is no log: write a scheme and a place, as in delta:/data/contacts"],
         ),
         ("streams:\n  a: {log: 7}\n", ["2: streams.a.log: must be text, not 7"]),
-        ("\nstream:\n  a: {log: delta:x}\n", ["2: stream: is no key here; did you mean streams?"]),
-        ("zoo: 1\n", ["1: zoo: is no key; the keys are name, zookeeper, storage, streams, applications, pipelines"]),
-        ("streams:\n  a: {log: delta:x, shard: 3}\n", ["2: streams.a.shard: is no key here; did you mean shards?"]),
+        ("\nstream:\n  a: {log: delta:x}\n", ["2: stream: unknown key; did you mean streams?"]),
+        ("zoo: 1\n", ["1: zoo: unknown key; the keys are name, zookeeper, storage, streams, applications, pipelines"]),
+        ("streams:\n  a: {log: delta:x, shard: 3}\n", ["2: streams.a.shard: unknown key; did you mean shards?"]),
         (
             "streams:\n  a:\n    log: delta:x\n    retention:\n      agee: P7D\n",
-            ["5: streams.a.retention.agee: is no key here; did you mean age?"],
+            ["5: streams.a.retention.agee: unknown key; did you mean age?"],
         ),
         (
             "streams:\n  a:\n    log: delta:x\n    caravans: {polcy: single, size: 3}\n",
             [
-                "4: streams.a.caravans.polcy: is no key here; did you mean policy?",
-                "4: streams.a.caravans.size: is no key; the keys are policy, caravans, rate, total_rate",
+                "4: streams.a.caravans.polcy: unknown key; did you mean policy?",
+                "4: streams.a.caravans.size: unknown key; the keys are policy, caravans, rate, total_rate",
             ],
         ),
         (
             "streams:\n  retention: {log: delta:x, shard: 3}\n",
-            ["2: streams.retention.shard: is no key here; did you mean shards?"],
+            ["2: streams.retention.shard: unknown key; did you mean shards?"],
         ),
         (
             "streams:\n  a: {log: delta:x, retention: {age: 7d}}\n",
@@ -433,8 +433,9 @@ def test_any_value_of_a_key_is_read_or_refused_but_nothing_else(
 
 
 def test_the_example_is_a_valid_file() -> None:
-    example = ROOT / "examples" / "tidings.yml"
-    assert load(example).streams
+    example = load(ROOT / "examples" / "tidings.yml")
+    assert example.streams
+    assert example.storage_folder.name != "pipelines", "in which a folder `pipelines` is made"
 
 
 def test_every_key_is_documented() -> None:

@@ -31,12 +31,12 @@ class Poster(_Strict):
 @pytest.mark.parametrize(
     ("value", "said"),
     [
-        ({"column": 3}, "is no key here; did you mean columns?"),
-        ({"fill": {"rd": 1}}, "is no key here; did you mean red?"),
-        ({"layers": [{}, {"rd": 1}]}, "is no key here; did you mean red?"),
-        ({"by_name": {"columns": {"rd": 1}}}, "is no key here; did you mean red?"),
-        ({"by_name": {"columns": {"blue": 1}}}, "is no key; the keys are red"),
-        ({"either": {"column": "x"}}, "is no key here"),
+        ({"column": 3}, "unknown key; did you mean columns?"),
+        ({"fill": {"rd": 1}}, "unknown key; did you mean red?"),
+        ({"layers": [{}, {"rd": 1}]}, "unknown key; did you mean red?"),
+        ({"by_name": {"columns": {"rd": 1}}}, "unknown key; did you mean red?"),
+        ({"by_name": {"columns": {"blue": 1}}}, "unknown key; the keys are red"),
+        ({"either": {"column": "x"}}, "unknown key"),
     ],
 )
 def test_the_keys_that_are_told_are_those_of_the_place_where_the_mistake_is(

@@ -98,6 +98,15 @@ def test_a_comparison_holds_for_what_lies_on_its_side_in_spark_and_in_arrow(spar
             assert found == in_arrow(one, table(rows)) == meant, (key, sign, bound)
 
 
+def test_between_is_from_one_end_to_the_other_in_spark_and_in_arrow(spark: SparkSession) -> None:
+    numbers = ["4.999999999999999999", "5", "05.0", "7", "10", "10.000000000000000001", "x", "-6"]
+    rows = [update(seq=n, attributes={"n": text}) for n, text in enumerate(numbers)] + [update(seq=9)]
+    wanted = [parse("n between 5 and 10"), parse("n not between 5 and 10"), parse("seq between 2 and 4")]
+    inside = [False, True, True, True, True, False, False, False, False]
+    meant = [inside, [not one for one in inside], [n in (2, 3, 4) for n in (*range(8), 9)]]
+    assert in_spark(spark, wanted, table(rows)) == [in_arrow(one, table(rows)) for one in wanted] == meant
+
+
 def test_what_does_not_exist_equals_nothing_and_its_negation_holds() -> None:
     nobody = [update(), update(attributes={}), update(attributes={"topic": None})]
     for text in ("topic exists", "topic = aq", "topic in (aq)", "topic in 1..2", 'topic matches ".*"', "version = 1"):

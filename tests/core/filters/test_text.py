@@ -30,6 +30,8 @@ from tidings.filters import (
 from tidings.filters.patterns import MAX_PATTERN_CHARACTERS
 from tidings.filters.text import MAX_CHARACTERS, MAX_DEPTH
 
+HOUR = dt.timedelta(hours=1)
+
 
 @pytest.mark.parametrize(
     ("text", "meant"),
@@ -65,6 +67,14 @@ from tidings.filters.text import MAX_CHARACTERS, MAX_DEPTH
         ("time < 2031-05-07T12:30:00Z", Between("time", high=NOON - dt.timedelta(microseconds=1))),
         ("time > 2031-05-07T13:30:00+01:00", Between("time", NOON + dt.timedelta(microseconds=1))),
         ("time >= 2031-05-07T12:30:00Z", Between("time", NOON)),
+        ("amount > 5 and amount <= 10", Between("amount", "5.000000000000000001") & Between("amount", high=10)),
+        ("amount between 5 and 10.5", Between("amount", 5, Decimal("10.5"))),
+        ("seq BETWEEN 5 and 10 and a = 1 or b exists", (Between("seq", 5, 10) & Equals("a", "1")) | Exists("b")),
+        ("n not between -1 and 1", Not(Between("n", -1, 1))),
+        ("not n between 1 and 2", Not(Between("n", 1, 2))),
+        ("time between 2031-05-07T12:30:00Z and 2031-05-07T13:30:00Z", Between("time", NOON, NOON + HOUR)),
+        ("between = 1 and a in (between, x)", Equals("between", "1") & In("a", ("between", "x"))),
+        ("between between 1 and 2", Between("between", 1, 2)),
         ("attributes.shard = x", Equals("attributes.shard", "x")),
         ("attributes.topic = x", Equals("topic", "x")),
         ('attributes."odd key" = x', Equals("odd key", "x")),
@@ -72,7 +82,7 @@ from tidings.filters.text import MAX_CHARACTERS, MAX_DEPTH
         ("'and' = 'or'", Equals("and", "or")),
         (
             "time in 2031-05-07T12:30:00Z..2031-05-07T14:30:00+01:00",
-            Between("time", NOON, NOON + dt.timedelta(hours=1)),
+            Between("time", NOON, NOON + HOUR),
         ),
         ("not (a = 1 or not (b = 2 and c = 3))", Not(Equals("a", "1")) & Equals("b", "2") & Equals("c", "3")),
     ],
@@ -90,7 +100,7 @@ def test_the_text_of_a_filter_is_the_filter(wanted: Filter) -> None:
 pieces = st.sampled_from(
     [
         "(", ")", "=", ",", "'", '"', "..", "!=", "<", ">=", "a", "shard", "1", "and", "or", "not", "in", "exists",
-        "matches", "everything",
+        "matches", "between", "everything",
     ]
 )  # fmt: skip
 
@@ -151,7 +161,7 @@ def test_an_or_of_ands_holds_where_the_nested_text_does(tree: tuple[str, Any], f
 @pytest.mark.parametrize(
     ("text", "column", "problem"),
     [
-        ("mcd_key xists", 9, "expected 'exists', 'in', 'matches' or a comparison such as '=', not 'xists'"),
+        ("mcd_key xists", 9, "expected 'exists', 'in', 'between', 'matches' or a comparison such as '=', not 'xists'"),
         ("", 1, "empty"),
         ("a", 2, "expected 'exists'"),
         ("a = ", 5, "expected a value, not the end"),
@@ -161,10 +171,19 @@ def test_an_or_of_ands_holds_where_the_nested_text_does(tree: tuple[str, Any], f
         ("a = 1 b = 2", 7, "expected 'and', 'or' or the end, not 'b'"),
         ("a = 'x", 5, "never closed"),
         ("a = and", 5, "keyword 'and'"),
-        ("a = x*", 6, "'*' can only stand between quotes"),
+        ("a = x*", 6, "'*' is no operator: quote the text that has it"),
+        ("a = 1 & b = 2", 7, "'&' is no operator: write 'and', or quote the text that has it"),
         ("a < ", 5, "expected a value, not the end"),
-        ("a =< 5", 4, "expected a value, not '<'"),
-        ("a > x", 5, "'x' is no end of an interval"),
+        ("a =< 5", 3, "'=<' is no comparison: write <="),
+        ("a <> 5", 3, "'<>' is no comparison: write !="),
+        ("a > eu", 5, "'eu' is no number: comparisons and intervals take"),
+        ("a between 5", 12, "expected 'and' and the upper end, as in between 1 and 5, not the end"),
+        ("a between 5 or 7", 13, "expected 'and' and the upper end"),
+        ("a between and 7", 11, "expected the lower end"),
+        ("a between 7 and 5", 11, "the interval 7..5 of 'a' is empty: swap its ends"),
+        ("a between 5 and x", 17, "'x' is no number"),
+        ("time between 2031-05-07T12:30:00Z and noon", 39, "a time with a zone"),
+        ("a > x", 5, "'x' is no number: comparisons and intervals take"),
         ("a not < 5", 7, "after 'not'"),
         ("shard >= 1.5", 10, "shard is a whole number, and '1.5' is none"),
         ("seq > 9223372036854775807", 7, "seq is never above 9223372036854775807"),
@@ -172,15 +191,15 @@ def test_an_or_of_ands_holds_where_the_nested_text_does(tree: tuple[str, Any], f
         ("time <= yesterday", 9, "2031-05-07T12:30:00Z"),
         ("time < 0001-01-01T00:00:00Z", 8, "time is never below 0001-01-01T00:00:00Z"),
         (f"n > {'9' * 18}.{'9' * 18}", 5, "n is never above"),
-        ("a == 5", 4, "expected a value, not '='"),
+        ("a == 5", 3, "'==' is no comparison: write ="),
         ("a in 5", 6, "an interval such as 1..5000"),
         ("a in ()", 7, "expected a value"),
         ("a in (1, 2", 11, "expected ',' or ')'"),
         ("a in ..", 6, "needs an end"),
         ("a not = 5", 7, "after 'not'"),
         ("a in 5..1", 6, "swap its ends"),
-        ("a in 1..x", 9, "'x' is no end of an interval"),
-        ("a in 1e3..", 6, "'1e3' is no end of an interval"),
+        ("a in 1..x", 9, "'x' is no number: comparisons and intervals take"),
+        ("a in 1e3..", 6, "'1e3' is no number: comparisons and intervals take"),
         ("shard = abc", 9, "shard is a whole number, and 'abc' is none"),
         ("a = 1 or shard in (1, 2, 1.5)", 26, "whole number"),
         ("seq = 9999999999999999999", 7, "64 bits"),

@@ -218,7 +218,7 @@ def test_a_pipeline_that_cannot_work_is_refused_when_it_is_made(make: Make) -> N
         make(stage="nope")
     with pytest.raises(InvalidOption, match="stage 'filter': filter: is missing"):
         make(stage="filter")
-    with pytest.raises(InvalidOption, match="stage 'filter': filtr: is no key here; did you mean filter"):
+    with pytest.raises(InvalidOption, match="stage 'filter': filtr: unknown key; did you mean filter"):
         make(stage="filter", options={"filter": "a = b", "filtr": "x"})
     with pytest.raises(InvalidOption, match="options twice"):
         make(stage=EVERYTHING, options={"filter": "a = b"})

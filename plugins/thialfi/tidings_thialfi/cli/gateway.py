@@ -79,7 +79,7 @@ def gateway_command(
         typer.Option(metavar="[HOST:]PORT", parser=listen_address, help="Where clients reach it. Port 0: a free one."),
     ] = "127.0.0.1:8080",
     id: Annotated[
-        str | None, typer.Option(help="Names this gateway; no two may have one id.", show_default="made up")
+        str | None, typer.Option(help="The gateway's id, which must be unique.", show_default="made up")
     ] = None,
     tls_certificate: Annotated[Any, _file("Speak TLS to clients with this certificate.")] = None,
     tls_key: Annotated[Any, _file("The certificate's key.")] = None,
@@ -114,22 +114,25 @@ def gateway_command(
             show_default=False,
         ),
     ] = None,
-    token_lifetime: Annotated[float, _seconds("How long a client's token is good.")] = DEFAULTS.token_lifetime,
+    token_lifetime: Annotated[float, _seconds("How long a client's token is valid.")] = DEFAULTS.token_lifetime,
     renew_within: Annotated[
         float,
         typer.Option(
-            metavar="SECONDS", min=0.0, max=DEFAULTS.renew_within, help="How long after its end it is renewed."
+            metavar="SECONDS",
+            min=0.0,
+            max=DEFAULTS.renew_within,
+            help="How long after it expires a token can be renewed.",
         ),
     ] = DEFAULTS.renew_within,
-    heartbeat: Annotated[
-        float, _seconds("How often a client that has nothing to say shows that it lives.")
-    ] = DEFAULTS.heartbeat,
-    offline_after: Annotated[float, _seconds("After so long a silence a client is offline.")] = DEFAULTS.offline_after,
+    heartbeat: Annotated[float, _seconds("How often an idle client sends a heartbeat.")] = DEFAULTS.heartbeat,
+    offline_after: Annotated[
+        float, _seconds("A client that is silent for so long is offline.")
+    ] = DEFAULTS.offline_after,
     resend: Annotated[float, _seconds("When a notification that is not acknowledged is sent again.")] = DEFAULTS.resend,
     ping: Annotated[float, _seconds("How often a WebSocket is pinged; 0: never.", 0.0)] = DEFAULTS.ping,
     poll_gap: Annotated[float, _seconds("A client that has not polled for so long is gone.")] = DEFAULTS.poll_gap,
     request_timeout: Annotated[
-        float, _seconds("In so long a request has to come, and its body after it.")
+        float, _seconds("How long a request may take to arrive, and then its body.")
     ] = DEFAULTS.request_timeout,
     max_message: Annotated[
         Any, typer.Option(metavar="SIZE", parser=size, help="The largest message that a client may send.")
@@ -137,7 +140,7 @@ def gateway_command(
     max_poll: Annotated[
         Any, typer.Option(metavar="SIZE", parser=size, help="The largest body of a long poll.")
     ] = f"{DEFAULTS.max_poll // 2**10}KiB",
-    stall: Annotated[float, _seconds("A client that takes nothing for so long is sent away.")] = DEFAULTS.stall,
+    stall: Annotated[float, _seconds("A client that reads nothing for so long is disconnected.")] = DEFAULTS.stall,
     max_queue: Annotated[
         Any, typer.Option(metavar="SIZE", parser=size, help="What a client may have been sent and not acknowledged.")
     ] = f"{DEFAULTS.max_queue // 2**10}KiB",
@@ -175,9 +178,7 @@ def gateway_command(
     ] = None,
     session_timeout: Annotated[
         float,
-        typer.Option(
-            metavar="SECONDS", min=1.0, max=3600.0, help="How soon others take its flows when it dies without a word."
-        ),
+        typer.Option(metavar="SECONDS", min=1.0, max=3600.0, help="How soon others take over its flows if it crashes."),
     ] = 10.0,
     application_key: ApplicationKey = None,
     publisher_authority: Annotated[

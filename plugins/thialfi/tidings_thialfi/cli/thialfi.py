@@ -70,7 +70,7 @@ def create_command(
     timeout: Timeout = COMMAND_TIMEOUT_S,
     json: Json = False,
 ) -> None:
-    """Make a service. One that is there with this very definition is left as it is."""
+    """Make a service. One that exists with the same definition is left unchanged."""
     from tidings.log_opening import resolve_log
     from tidings_thialfi.service import create
 
@@ -104,7 +104,7 @@ def status_command(
     emit({"service": name, **found}, json, show)
 
 
-@thialfi.command("drop-state", short_help="Throw away all that a service knows; its clients build it again.")
+@thialfi.command("drop-state", short_help="Delete the state of a service; its clients rebuild it.")
 def drop_state_command(
     name: Name,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would go, and drop nothing.")] = False,
@@ -135,7 +135,7 @@ def drop_state_command(
     emit(value, json, lambda: note(told))
 
 
-@thialfi.command("revoke", short_help="Make tokens worthless: a client's, a user's, or one.")
+@thialfi.command("revoke", short_help="Revoke tokens: a client's, a user's, or one.")
 def revoke_command(
     name: Name,
     client: Client = None,
