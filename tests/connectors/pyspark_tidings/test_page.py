@@ -52,6 +52,7 @@ def test_every_block_of_the_page_is_of_a_kind_that_is_run() -> None:
     assert sum(is_job(block) for _, block in BLOCKS) == 1
 
 
+@pytest.mark.slow
 def test_the_python_and_the_sql_of_the_page_run_one_after_the_other(
     spark: SparkSession,
     scene: Cluster,
