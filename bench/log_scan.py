@@ -60,7 +60,7 @@ def run(quick: bool) -> list[Row]:
 
         stream = tidings.Stream(definition)
         whole, ranged, decoded, through_python, delta, delta_decoded = best_of(
-            3 if quick else 5,
+            5,
             [
                 lambda: tidings.read(spark, stream),
                 lambda: tidings.read(spark, stream, after=half),

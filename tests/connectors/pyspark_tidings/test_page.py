@@ -76,6 +76,7 @@ def test_the_python_and_the_sql_of_the_page_run_one_after_the_other(
         swedes = spark.read.format("tidings").options(stream="swedes", zookeeper=scene.address).load()
         assert swedes.count() == 6
         assert names["some"].count() == 5
+        assert spark.read.format("delta").load(f"{tmp_path}/data/swedes").count() == 6
     finally:
         for view in ("updates", "contacts"):
             spark.catalog.dropTempView(view)
