@@ -1,4 +1,4 @@
-"""Scanning a log with Spark's own readers, beside a plain read of the same Delta table."""
+"""Reading a stream with Spark, by `tidings.read` and `format("tidings")`, beside a plain read of its Delta table."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 
 import tidings
 from bench.report import Row, more_is_better
@@ -20,11 +21,12 @@ from tidings.updates import checked, timed
 from tidings_connectors.delta.log import DeltaLog
 
 APPEND = 500_000
+PAYLOAD = "number LONG, text STRING"
 
 
 def make_rows(first: int) -> pa.Table:
     numbers = np.arange(first, first + APPEND)
-    payload = pa.array([b"%0100d" % number for number in numbers.tolist()])
+    payload = pa.array([b'{"number": %d, "text": "%080d"}' % (number, number) for number in numbers.tolist()])
     return timed(
         checked(pa.table({"object": [f"object-{n}" for n in numbers], "version": numbers, "payload": payload}))
     )
@@ -56,18 +58,24 @@ def run(quick: bool) -> list[Row]:
         def plain() -> DataFrame:
             return spark.read.format("delta").load(str(folder))
 
-        whole, ranged, through_python, delta = best_of(
-            3 if quick else 5,
+        stream = tidings.Stream(definition)
+        whole, ranged, decoded, through_python, delta, delta_decoded = best_of(
+            5,
             [
-                lambda: log.scan(spark),
-                lambda: log.scan(spark, after=half),
+                lambda: tidings.read(spark, stream),
+                lambda: tidings.read(spark, stream, after=half),
+                lambda: tidings.read(spark, stream, payload="json", schema=PAYLOAD),
                 lambda: spark.read.format("tidings").option("definition", json.dumps(definition.to_json())).load(),
                 plain,
+                lambda: plain().withColumn("payload", sf.from_json(sf.col("payload").cast("string"), PAYLOAD)),
             ],
         )
     peer = f"plain Delta read of all {total:,} rows"
     return [
-        more_is_better("scan, all rows", total / whole, "rows/s", peer, total / delta),
-        more_is_better("scan, the newer half", total / 2 / ranged, "rows/s", peer, total / delta),
+        more_is_better("tidings.read, all rows", total / whole, "rows/s", peer, total / delta),
+        more_is_better("tidings.read, the newer half", total / 2 / ranged, "rows/s", peer, total / delta),
+        more_is_better(
+            "tidings.read, payload='json'", total / decoded, "rows/s", f"{peer}, and from_json", total / delta_decoded
+        ),
         more_is_better("format('tidings'), all rows", total / through_python, "rows/s", peer, total / delta),
     ]

@@ -1,11 +1,13 @@
-"""The options of `format("tidings")`, read and checked."""
+"""The options of `format("tidings")`: what there is, read and checked."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from tidings.cluster import connect
 from tidings.coordination.tls import tls_of_environment
@@ -14,9 +16,54 @@ from tidings.identity.environment import credentials_of_environment, is_insecure
 from tidings.positions import Positions
 from tidings.stream_definition import StreamDefinition
 
-COMMON = {"stream", "zookeeper", "definition"}
-READ = COMMON | {"startingposition", "shards", "failondataloss", "tombstones"}
-WRITE = COMMON | {"txnappid", "checkpointlocation", "queryname", "path"}
+Use = Literal["batch", "streaming"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option, as docs/spark.md has it."""
+
+    name: str
+    default: str
+    meaning: str
+    use: Use | None = None
+    """What alone it is for, if it is not for both."""
+
+
+STREAM = Option("stream", "required", "the stream's name")
+ZOOKEEPER = Option("zookeeper", "`$TIDINGS_ZOOKEEPER`", "the cluster, `host:port[,host:port…][/root]`")
+READ = (
+    STREAM,
+    ZOOKEEPER,
+    Option(
+        "startingPosition",
+        "`earliest`",
+        '`earliest`, `latest`, or the first seq wanted of each shard: `{"0": 23, "1": 0}`. '
+        "A query that has a checkpoint goes on from there",
+    ),
+    Option("endingPosition", "`latest`", "`latest`, or the last seq wanted of each shard", use="batch"),
+    Option("maxRowsPerBatch", "no limit", "the rows in one micro-batch", use="streaming"),
+    Option("shards", "all", "the shards to read: `0,3,5-7`"),
+    Option("tombstones", "`true`", "`false`: leave out rows that stand for updates which were collected"),
+    Option(
+        "failOnDataLoss",
+        "`true`",
+        "`false`: go on with the oldest updates held when the log no longer holds the next ones",
+    ),
+)
+WRITE = (
+    STREAM,
+    ZOOKEEPER,
+    Option(
+        "txnAppId",
+        "the query's id",
+        "who writes: a micro-batch that this writer repeats is appended once",
+        use="streaming",
+    ),
+)
+
+DEFINITION = "definition"  # from a log that is open already, and needs no look into ZooKeeper
+SPARKS_OWN = frozenset(["checkpointlocation", "queryname", "path"])  # what it hands to every sink
 
 
 @dataclass(frozen=True)
@@ -32,8 +79,10 @@ class ReadOptions:
     tombstones: bool
 
     @classmethod
-    def parse(cls, options: Mapping[str, str], *, streaming: bool) -> ReadOptions:
-        known = _known(options, READ | ({"maxrowsperbatch"} if streaming else {"endingposition"}))
+    def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
+        """The options of a read; None if it is not known yet what kind of read it will be."""
+        other = {None: None, True: "batch", False: "streaming"}[streaming]
+        known = _known(options, [one.name for one in READ if one.use is None or one.use != other])
         stream = _stream(known)
         shards = _shards(known.get("shards"), stream)
         return cls(
@@ -57,25 +106,27 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], overwrite: bool) -> WriteOptions:
+        """The options of a write."""
         if overwrite:
             raise InvalidOption("a stream's log is only ever appended to: use mode('append')")
-        known = _known(options, WRITE)
+        known = _known(options, [one.name for one in WRITE], SPARKS_OWN)
         return cls(_stream(known), known.get("txnappid"), known.get("checkpointlocation"))
 
 
-def _known(options: Mapping[str, str], names: set[str]) -> dict[str, str]:
+def _known(options: Mapping[str, str], names: Iterable[str], others: frozenset[str] = frozenset()) -> dict[str, str]:
+    """The options, by their names in lower case: as Spark hands them over."""
+    spelled = {name.lower(): name for name in names}
     known = {key.lower(): value for key, value in options.items()}
-    unknown = sorted(known.keys() - names)
-    if unknown:
-        raise InvalidOption(
-            f"format('tidings') has no option {unknown[0]!r} here; it has {', '.join(sorted(names - {'definition'}))}"
-        )
+    for name in sorted(known.keys() - spelled.keys() - others - {DEFINITION}):
+        meant = difflib.get_close_matches(name, spelled, 1)
+        advice = f"did you mean {spelled[meant[0]]!r}?" if meant else f"it has {', '.join(spelled.values())}"
+        raise InvalidOption(f"format('tidings') has no option {name!r} here; {advice}")
     return known
 
 
 def _stream(known: Mapping[str, str]) -> StreamDefinition:
-    if "definition" in known:  # from a log that is open already, and needs no look into ZooKeeper
-        return StreamDefinition.from_json(json.loads(known["definition"]))
+    if DEFINITION in known:
+        return StreamDefinition.from_json(json.loads(known[DEFINITION]))
     if "stream" not in known:
         raise InvalidOption("format('tidings') needs the option 'stream'")
     address = known.get("zookeeper") or os.environ.get("TIDINGS_ZOOKEEPER")

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from pyspark_tidings.options import WriteOptions
+from pyspark_tidings.plain_errors import plain_errors
 from tidings.collection import EXPLICIT
 from tidings.errors import InvalidOption
 from tidings.logs import UNKNOWN_ENDS, Transaction, WritableLog
@@ -95,9 +96,11 @@ class _Writing:
 class BatchWriter(DataSourceArrowWriter, _Writing):
     """Appends a DataFrame, whole or not at all."""
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return self.stage(iterator)
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         self.append(messages, None)
 
@@ -108,9 +111,11 @@ class BatchWriter(DataSourceArrowWriter, _Writing):
 class StreamWriter(DataSourceStreamArrowWriter, _Writing):
     """Appends each micro-batch of a query once, however often the query repeats it."""
 
+    @plain_errors()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         return self.stage(iterator)
 
+    @plain_errors()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         checkpoint = self._checkpoint()
         ends = UNKNOWN_ENDS if checkpoint is None else covered(checkpoint, batchId)

@@ -21,7 +21,8 @@ from pyspark.sql.datasource_internal import _SimpleStreamReaderWrapper
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from pyspark_tidings.options import ReadOptions
-from tidings.errors import LogRestored
+from pyspark_tidings.plain_errors import plain_errors
+from tidings.errors import LogRestored, TidingsError
 from tidings.log_opening import check_identity, identity_of, open_log
 from tidings.logs import Log, Slice
 from tidings.offsets import Offset
@@ -43,8 +44,9 @@ class SlicePartition(InputPartition):
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """The rows of the slice; without tombstones, if these are not wanted."""
-        for batch in self._piece.read():
-            yield batch if self._tombstones else batch.filter(pc.not_equal(batch["kind"], TOMBSTONE))
+        with plain_errors():
+            for batch in self._piece.read():
+                yield batch if self._tombstones else batch.filter(pc.not_equal(batch["kind"], TOMBSTONE))
 
 
 @dataclass
@@ -156,6 +158,7 @@ class BatchReader(DataSourceReader):
     def __init__(self, options: ReadOptions) -> None:
         self._planner = _ReadPlanner(options)
 
+    @plain_errors()
     def partitions(self) -> list[SlicePartition]:
         planner = self._planner
         return planner.partitions(planner.start(), planner.end())
@@ -180,6 +183,7 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
     def simple_reader(self) -> StreamReader:  # type: ignore[override]  # asked only whether it knows AvailableNow
         return self
 
+    @plain_errors()
     def getCache(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[pa.RecordBatch] | None:  # noqa: N802
         after, upto = self._planner.stand_or_floors(start), self._planner.stand(end)
         if upto is not None and sum(upto[shard].seq - after[shard].seq for shard in upto) > SMALL_BATCH_ROWS:
@@ -188,16 +192,20 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
         # Spark wants the rows to be those of one partition: none if nothing is to be read, or nothing is held any more.
         return _if_small(partitions[0].read()) if len(partitions) == 1 else None
 
+    @plain_errors()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name, as are those below
         return self._planner.offset(self._planner.start())
 
+    @plain_errors()
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         rows = self._planner.options.max_rows
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
+    @plain_errors()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._target = self._planner.heads()
 
+    @plain_errors()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         after = self._planner.stand_or_floors(start)
         reached = self._planner.reach(after, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
@@ -205,6 +213,7 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
             reached = Positions({shard: max(after[shard], min(at, target[shard])) for shard, at in reached.items()})
         return self._planner.offset(reached)
 
+    @plain_errors()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[SlicePartition]:
         return self._planner.noted_partitions(start, end)
 
@@ -218,6 +227,20 @@ class StreamReader(_SimpleStreamReaderWrapper, SupportsTriggerAvailableNow):
         """The query has ended. If Spark has hung up already, its runner of readers would print that as a failure."""
         if isinstance(sys.exc_info()[1], EOFError | ConnectionError):
             sys.excepthook = lambda *_: None
+
+
+class RefusedReader(StreamReader):
+    """Says at its first use what is wrong with the options of a query.
+
+    It cannot be said before: Spark's runner of readers stops what it has made, and stumbles if there is nothing.
+    """
+
+    def __init__(self, error: TidingsError) -> None:
+        self._error = error
+
+    @property
+    def _planner(self) -> _ReadPlanner:  # type: ignore[override]  # all that a reader does begins with it
+        raise self._error
 
 
 def _if_small(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:

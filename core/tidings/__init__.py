@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tidings.positions import Bounds, Position, Positions
     from tidings.producers import AsyncProducer, Producer
     from tidings.publisher.publisher import Publisher
+    from tidings.spark_reads import read, read_stream
     from tidings.streams import Stream
     from tidings.subscriber.subscriber import Subscriber
     from tidings.updates import Update
@@ -48,6 +49,8 @@ _HOMES = {
     "Update": "updates",
     "Security": "wire.security",
     "ZooKeeperTls": "coordination.tls",
+    "read": "spark_reads",
+    "read_stream": "spark_reads",
 }
 
 __all__ = [
@@ -70,6 +73,8 @@ __all__ = [
     "configure",
     "connect",
     "embedded",
+    "read",
+    "read_stream",
     "session",
 ]
 

@@ -64,14 +64,23 @@ DEMANDED = "demanded"
 """What `TailedLog.aside` calls the rows of a snapshot on demand."""
 
 
+class PayloadColumn(NamedTuple):
+    """How payloads become a column: its type, and what makes it of many of them. It raises if it cannot."""
+
+    type: pa.DataType
+    read: Callable[[pa.BinaryArray], pa.Array]
+
+
 class PayloadForm(NamedTuple):
     """What the payloads of a stream are written in: a word for people, as in `Avro`, and what reads one of them.
 
     `read` gives what JSON has, in Python's types; bytes, decimals and times may be among it. It raises if it cannot.
+    `columns` says the same for Spark, by the table that an update is of.
     """
 
     name: str
     read: Callable[[bytes], Any]
+    columns: Callable[[], Mapping[str, PayloadColumn]] | None = None
 
 
 class Read(NamedTuple):

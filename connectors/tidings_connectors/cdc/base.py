@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import Collection, Iterator
@@ -101,9 +102,11 @@ class TailedLogBase(abc.ABC):
         with contextlib.closing(cls._unopened(location, stream)) as log:
             if log._options.payload != "avro":
                 return None
-            from tidings_connectors.cdc.avro_payloads import decoder  # its library is an extra
+            from tidings_connectors.cdc.avro_columns import columns_of  # its library is an extra
+            from tidings_connectors.cdc.avro_payloads import decoder
 
-            return PayloadForm("Avro", decoder(log._options.schemas))
+            schemas = log._options.schemas
+            return PayloadForm("Avro", decoder(schemas), functools.partial(columns_of, schemas))
 
     def _abandon(self) -> None:
         """Delete what is kept for the sake of the stream; a datastore may keep more than the snapshot."""
