@@ -13,6 +13,8 @@ from collections.abc import Iterable
 
 from tidings.errors import LogUnavailable
 
+DEFAULT_ADDRESS = "127.0.0.1:2181/tidings"  # of a cluster, where nobody names another
+
 VARIABLE = "TIDINGS_LOG_HOSTS"
 EVERY_HOST = "*"
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from tidings.cluster import Cluster, connect
 from tidings.coordination.tls import tls_of_environment
 from tidings.errors import InvalidOption, InvalidPosition
+from tidings.hosts import DEFAULT_ADDRESS
 from tidings.identity.environment import credentials_of_environment, is_insecure
 from tidings.log_opening import open_log
 from tidings.payload_columns import RAW, payload_decoder
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-DEFAULT_ADDRESS = "127.0.0.1:2181/tidings"  # that of the command line
 REFUSED_TIMEOUT_S = 1.0  # where nobody listens, somebody who waits for a DataFrame is told soon
 EARLIEST, LATEST = "earliest", "latest"
 

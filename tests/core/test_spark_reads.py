@@ -13,7 +13,6 @@ from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 import tidings
 from tests.support.avro_table import DAY, PRICE, items
 from tests.support.burying import bury
-from tidings.cli import options as command_line
 from tidings.cluster import Cluster
 from tidings.errors import (
     CoordinationUnavailable,
@@ -24,7 +23,6 @@ from tidings.errors import (
     UnknownStream,
 )
 from tidings.positions import Position, Positions
-from tidings.spark_reads import DEFAULT_ADDRESS
 from tidings.stream_definition import StreamDefinition
 from tidings.streams import Stream
 from tidings.testing import held, make_updates
@@ -138,10 +136,6 @@ def test_the_cluster_is_the_one_that_is_named_or_that_of_the_environment(
     monkeypatch.setenv("TIDINGS_ZOOKEEPER", "127.0.0.1:1")
     with pytest.raises(CoordinationUnavailable):
         tidings.read(spark, "contacts")
-
-
-def test_without_a_word_it_is_that_of_the_command_line() -> None:
-    assert DEFAULT_ADDRESS == command_line.DEFAULT_ADDRESS
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from tidings.config.files import nearest, read_bytes
 from tidings.errors import InvalidConfig, InvalidOption, TidingsError
+from tidings.hosts import DEFAULT_ADDRESS
 
-DEFAULT_ADDRESS = "127.0.0.1:2181/tidings"
 VARIABLE = "TIDINGS_ZOOKEEPER"
 _KEY = "zookeeper"
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar, get_args
 
 import typer
 
-from tidings.cli.cluster_address import DEFAULT_ADDRESS, cluster_address
+from tidings.cli.cluster_address import cluster_address
 from tidings.cli.output import note, refuse
 from tidings.errors import InvalidOption, TidingsError
+from tidings.hosts import DEFAULT_ADDRESS
 from tidings.identity.credentials import ANONYMOUS, Credentials
 from tidings.identity.environment import (
     APPLICATION_KEY,

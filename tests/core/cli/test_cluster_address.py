@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import Run, told
-from tidings.cli.cluster_address import DEFAULT_ADDRESS, cluster_address
+from tidings.cli.cluster_address import cluster_address
+from tidings.hosts import DEFAULT_ADDRESS
 
 
 @pytest.fixture
