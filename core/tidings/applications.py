@@ -6,7 +6,7 @@ import datetime as dt
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, TypedDict
 
 from tidings.errors import InvalidOption
 from tidings.filters import EVERYTHING, Filter, parse
@@ -16,6 +16,26 @@ from tidings.positions import Positions
 MODES = ("reliable", "realtime")
 PARK, SKIP, TO_STREAM = "park", "skip", "stream:"
 MAX_AGE_S = 10**10  # some 300 years; a time that much earlier can still be told
+
+
+class ApplicationKeywords(TypedDict, total=False):
+    """The fields of an `Application` that have defaults, for those who pass them on."""
+
+    start: Any
+    mode: str
+    max_age: int | None
+    balance: str
+    on_failure: str
+
+
+class ApplicationChanges(TypedDict, total=False):
+    """Those that may change while it runs."""
+
+    streams: Sequence[str]
+    filter: str | None
+    max_age: int | None
+    balance: str
+    on_failure: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
 from kazoo.exceptions import NoNodeError
 
-from tidings.applications import Application, start_problems
+from tidings.applications import Application, ApplicationChanges, ApplicationKeywords, start_problems
 from tidings.audit import differences, recorded
 from tidings.collection import check_collection
 from tidings.coordination.membership import make_room, sweep
@@ -236,7 +236,12 @@ class Catalogue:
             log.destroy()
 
     def create_application(
-        self, name: str, streams: Sequence[str], *, filter: str | Filter | None = None, **options: Any
+        self,
+        name: str,
+        streams: Sequence[str],
+        *,
+        filter: str | Filter | None = None,
+        **options: Unpack[ApplicationKeywords],
     ) -> Application:
         """Make an application, or return the one that is there if it has this very definition.
 
@@ -259,13 +264,13 @@ class Catalogue:
             warnings.warn(warning, FilterWarning, stacklevel=2)
         return application
 
-    def update_application(self, name: str, **changes: Any) -> Application:
+    def update_application(self, name: str, **changes: Unpack[ApplicationChanges]) -> Application:
         """Change `streams`, `filter`, `max_age`, `balance` or `on_failure` of an application while it runs.
 
         What it has acknowledged stays, and a new filter holds from the next read on. `start` and `mode` say where its
         flows begin and what they may leave out: they cannot change under flows that have begun.
         """
-        changeable = ("streams", "filter", "max_age", "balance", "on_failure")
+        changeable = list(ApplicationChanges.__annotations__)
         for key in changes:
             if key not in changeable:
                 raise InvalidOption(
@@ -278,7 +283,8 @@ class Catalogue:
             if before is None:
                 raise self._unknown_application(name)
             known = self._checked_application(name, before)
-            application = replace(known, **{**changes, "streams": tuple(changes.get("streams", known.streams))})
+            wanted: dict[str, Any] = {**changes, "streams": tuple(changes.get("streams", known.streams))}
+            application = replace(known, **wanted)
             shards = self._check_application(application)
             after = {**before, **application.to_json()}  # what a later version has put there stays
             if after == before:

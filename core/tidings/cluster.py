@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from tidings.audit import recorded
 from tidings.catalogue import Catalogue
@@ -21,9 +21,10 @@ from tidings.wire.security import OPEN, Security
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from tidings.pipelines.definition import PipelineKeywords
     from tidings.pipelines.pipeline import Pipeline
-    from tidings.publisher.publisher import Publisher
-    from tidings.subscriber.subscriber import Subscriber
+    from tidings.publisher.publisher import Publisher, PublisherKeywords
+    from tidings.subscriber.subscriber import Subscriber, SubscriberKeywords
 
 logger = logging.getLogger(__name__)
 
@@ -111,19 +112,20 @@ class Cluster(Catalogue):
                     raise InvalidOption(f"stream {name!r} was changed while it was to be moved: move it again")
         return told
 
-    def subscribe(self, application: str, handler: Any, **options: Any) -> Subscriber:
+    def subscribe(self, application: str, handler: Any, **options: Unpack[SubscriberKeywords]) -> Subscriber:
         """Start a subscriber of an application; the options are those of `Subscriber`."""
         from tidings.subscriber.subscriber import Subscriber
 
         self.application(application)
-        return Subscriber(self.coordination, application, handler, **{"security": self._security, **options})
+        options.setdefault("security", self._security)
+        return Subscriber(self.coordination, application, handler, **options)
 
     def publisher(
         self,
         spark: SparkSession | Callable[[], SparkSession] | None = None,
         *,
         streams: Sequence[str] | None = None,
-        **options: Any,
+        **options: Unpack[PublisherKeywords],
     ) -> Publisher:
         """Start a publisher; the options are those of `Publisher`.
 
@@ -142,9 +144,10 @@ class Cluster(Catalogue):
                 replica,
                 ", ".join(sorted(there)) or "none",
             )
-        return Publisher(self.coordination, streams, spark=spark, **{"security": self._security, **options})
+        options.setdefault("security", self._security)
+        return Publisher(self.coordination, streams, spark=spark, **options)
 
-    def pipeline(self, name: str, **options: Any) -> Pipeline:
+    def pipeline(self, name: str, **options: Unpack[PipelineKeywords]) -> Pipeline:
         """A pipeline on this cluster's streams, ready to be started; the options are those of `Pipeline`."""
         from tidings.pipelines.pipeline import Pipeline
 

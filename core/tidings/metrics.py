@@ -135,6 +135,7 @@ class _MetricsHttpServer(ThreadingHTTPServer):
     """Serves so many requests at a time, each for so long, and no more."""
 
     daemon_threads = True
+    request_queue_size = 128  # of connections that wait to be accepted: five, as it is by itself, are soon taken
 
     def __init__(self, address: tuple[str, int], registry: CollectorRegistry, unready: Reasons, dead: Reasons) -> None:
         self.registry = registry

@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import pyarrow as pa
 
@@ -80,13 +80,25 @@ class ProducerOptions:
             raise InvalidOption(f"a producer's linger is not negative, as {self.linger!r} is")
 
 
+class ProducerKeywords(TypedDict, total=False):
+    """The fields of `ProducerOptions`, for those who pass them on."""
+
+    linger: float
+    max_rows: int
+    max_bytes: int
+    buffer_bytes: int
+    max_payload_bytes: int
+
+
 class Producer:
     """Writes updates into a stream. Made by `Stream.producer`; a context manager; may be used from any thread.
 
     Updates of one object that are published one after the other are in that order in the log.
     """
 
-    def __init__(self, log: WritableLog, stream: StreamDefinition | None = None, **options: Any) -> None:
+    def __init__(
+        self, log: WritableLog, stream: StreamDefinition | None = None, **options: Unpack[ProducerKeywords]
+    ) -> None:
         try:
             self.options = ProducerOptions(**options)
         except TypeError as error:
@@ -364,7 +376,9 @@ class AsyncProducer:
     All calls share the producer's one thread; a call that waits for room suspends its task only.
     """
 
-    def __init__(self, log: WritableLog, stream: StreamDefinition | None = None, **options: Any) -> None:
+    def __init__(
+        self, log: WritableLog, stream: StreamDefinition | None = None, **options: Unpack[ProducerKeywords]
+    ) -> None:
         self._producer = Producer(log, stream, **options)
 
     async def publish(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Unpack
 
 from tidings.errors import InvalidOption
 from tidings.log_opening import open_log
 from tidings.logs import Log, WritableLog
-from tidings.producers import AsyncProducer, Producer
+from tidings.producers import AsyncProducer, Producer, ProducerKeywords
 from tidings.stream_definition import StreamDefinition
 from tidings.updates import shard_of
 
@@ -40,10 +40,10 @@ class Stream:
         """The shard that holds the updates of this object."""
         return shard_of(object, self.shards)
 
-    def producer(self, **options: Any) -> Producer:
+    def producer(self, **options: Unpack[ProducerKeywords]) -> Producer:
         """A producer, to be used as a context manager; the options are those of `Producer`."""
         return Producer(self.writable_log, self.definition, **options)
 
-    def async_producer(self, **options: Any) -> AsyncProducer:
+    def async_producer(self, **options: Unpack[ProducerKeywords]) -> AsyncProducer:
         """A producer for asyncio, to be used as an asynchronous context manager."""
         return AsyncProducer(self.writable_log, self.definition, **options)

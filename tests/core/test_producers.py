@@ -235,7 +235,7 @@ def test_an_option_that_makes_no_sense_is_refused(log: DeltaLog) -> None:
     with pytest.raises(InvalidOption, match="max_rows"):
         Producer(log, max_rows=0)
     with pytest.raises(InvalidOption, match="lingre"):
-        Producer(log, lingre=1)
+        Producer(log, lingre=1)  # type: ignore[call-arg]  # as one who does not check types
 
 
 def test_the_asynchronous_twin_awaits_positions_without_a_thread_a_call(log: DeltaLog) -> None:

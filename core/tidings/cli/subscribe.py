@@ -123,7 +123,6 @@ def subscribe_command(
     if json and command is not None:
         raise refuse("--json is about printing, and --exec prints nothing: a command always gets JSON")
     known = subscriber_security(application_key, certificate=tls_certificate, key=tls_key, authority=tls_authority)
-    options = {"id": id, "capacity": capacity, "security": known}
     line = json_line if command is not None else printed_line(json)
     handler = _BatchSink(application, line, command, limit)
     subscribers: list[Subscriber] = []
@@ -136,7 +135,9 @@ def subscribe_command(
             closing.enter_context(server)
             note(f"metrics are at http://{server.address}/metrics")
         handler.realtime = cluster.application(application).mode == "realtime"
-        subscriber = closing.enter_context(cluster.subscribe(application, handler, **options))
+        subscriber = closing.enter_context(
+            cluster.subscribe(application, handler, id=id, capacity=capacity, security=known)
+        )
         subscribers.append(subscriber)
         note(f"subscriber {subscriber.id} of {application!r} runs; Ctrl-C ends it")
         try:

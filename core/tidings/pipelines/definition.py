@@ -6,7 +6,7 @@ import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict
 
 from tidings.collection import EXPLICIT
 from tidings.errors import InvalidOption, LogMismatch
@@ -22,6 +22,17 @@ if TYPE_CHECKING:
     from tidings.catalogue import Catalogue
 
 MAX_ROWS = 50_000  # of each input in one batch, which a driver must be able to hold
+
+
+class PipelineKeywords(TypedDict):
+    """What a `PipelineDefinition` is made of beside its name, for those who pass it on."""
+
+    input: str | Sequence[str]
+    stage: Stage | str
+    options: NotRequired[Mapping[str, Any] | None]
+    output: NotRequired[str | None]
+    storage: str | Path
+    max_rows: NotRequired[int | None]
 
 
 class PipelineDefinition:

@@ -17,7 +17,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from kazoo.protocol.states import KazooState
 
@@ -64,6 +64,20 @@ LONGEST_PAUSE_S = 0.5  # between two steps
 PLAN_INTERVAL_S = 5.0  # between two looks at everything, though nothing seems to have changed
 
 logger = logging.getLogger(__name__)
+
+
+class PublisherKeywords(TypedDict, total=False):
+    """The options of a `Publisher`, for those who pass them on."""
+
+    bulk_rows: int
+    name: str | None
+    replica: str | None
+    token_interval: float
+    window_bytes: int
+    patience: float
+    listen: str
+    advertise: str | None
+    security: Security
 
 
 class Publisher:

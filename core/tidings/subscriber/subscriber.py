@@ -18,7 +18,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, TypedDict
 
 import pyarrow as pa
 from kazoo.protocol.states import KazooState
@@ -55,6 +55,19 @@ ALONE_S = 10.0  # without a publisher until that is told
 GATHERING_S = 0.1  # for what comes at once, such as the opening of many flows, to be looked at together
 
 logger = logging.getLogger(__name__)
+
+
+class SubscriberKeywords(TypedDict, total=False):
+    """The options of a `Subscriber`, for those who pass them on."""
+
+    id: str | None
+    capacity: float
+    workers: int
+    retries: int
+    backoff: float
+    load_interval: float
+    payload_as: Any
+    security: Security
 
 
 class Subscriber:

@@ -125,7 +125,7 @@ def test_an_application_is_changed_while_it_runs_but_for_where_it_begins(cache: 
         assert {"carol", "dave"}.isdisjoint(seen)
         assert "is changed: filter" in run("applications", "update", "cache", "--no-filter").err
     with pytest.raises(InvalidOption, match="'start' of application 'cache' cannot change"):
-        cache.update_application("cache", start="latest")
+        cache.update_application("cache", start="latest")  # type: ignore[call-arg]  # as one who does not check types
     for wrong, code, told_of in (
         ((), 2, "nothing is to be changed"),
         (("--filter", "a = b", "--no-filter"), 2, "one or the other"),
