@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -288,10 +289,17 @@ def _plan_application(definition: Application, shards: Mapping[str, int], cluste
     detail = f"reads {', '.join(definition.streams)}"
     if before is None:
         return Action("application", name, "create", detail, None, after, warnings)
-    changed = [key for key in after if after[key] != before.get(key)]
+    known = before
+    with contextlib.suppress(TidingsError):  # what was written before there was a key has its default
+        known = Application.from_json(before).to_json()
+    changed = [f"{key} {_told(known.get(key))} → {_told(after[key])}" for key in after if after[key] != known.get(key)]
     if not changed:
         return Action("application", name, "unchanged", "", before, after, warnings)
     return Action("application", name, "change", ", ".join(changed), before, after, warnings)
+
+
+def _told(value: Any) -> str:
+    return "none" if value is None else ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _check_application(

@@ -85,7 +85,7 @@ def test_apply_changes_what_may_change(run: Run, joined: Cluster, tmp_path: Path
     assert done == {
         "contacts": ("unchanged", ""),
         "clicks": ("change", "seconds kept 86,400 → 172,800"),
-        "mailer": ("change", "streams"),
+        "mailer": ("change", "streams contacts → contacts, clicks"),
     }
     assert joined.stream("clicks").definition.retention_seconds == 2 * 86400
     assert retained(joined, "clicks") == (2 * 86400, None), "those who write it go by that"
