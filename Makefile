@@ -10,7 +10,7 @@ PACKAGES := $(VENV)/.tidings-packages
 JARS := $(VENV)/.tidings-jars
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint bench soak fuzz mutants audit pictures package clean
+.PHONY: help demo test lint bench soak fuzz mutants audit pictures docs package clean
 .DELETE_ON_ERROR:
 
 help: ## what can be made (this list)
@@ -60,13 +60,17 @@ pictures: $(PACKAGES) ## the pictures of the console in docs/pictures, in a minu
 	@echo "pictures: docs/pictures"
 	@$(VENV)/bin/python -m tests.support.console_pictures
 
+docs: $(PACKAGES) ## the pages of docs/ as a site with search, into site/
+	@echo "docs: site/"
+	@NO_MKDOCS_2_WARNING=1 $(VENV)/bin/python -m mkdocs build --strict --quiet
+
 package: $(PACKAGES) ## wheel and sdist, into dist/, once they are checked in an empty environment (downloads packages)
 	@echo "package: wheel and sdist"
 	@tests/package.sh
 
 clean: ## remove .venv, caches and build output; the jars stay in the user's cache
 	@echo "clean: .venv, caches, build output"
-	@rm -rf $(VENV) build dist bench/results .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis \
+	@rm -rf $(VENV) build dist site bench/results .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis \
 		spark-warehouse metastore_db derby.log
 	@find core connectors plugins tests bench examples -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
