@@ -17,9 +17,9 @@ help: ## what can be made (this list)
 	@echo "tidings: make <target>"
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  %-8s %s\n", $$1, $$2 }'
 
-demo: $(JARS) ## streams, queries, subscribers and clients, and what happens when things die; in a minute or two
+demo: $(JARS) ## streams, queries, subscribers and clients, and what happens when things die; KEEP=1 leaves the console open
 	@echo "demo: updates from producers to a Spark query, subscribers and clients, in a temporary folder"
-	@$(VENV)/bin/python examples/demo.py $(ARGS)
+	@$(VENV)/bin/python examples/demo.py $(if $(KEEP),--keep) $(ARGS)
 
 test: $(JARS) ## all tests, two at a time; FAST=1 leaves out the slow ones, COVERAGE=1 measures, ARGS="-k word" goes to pytest
 	@echo "test: $(if $(FAST),all but the slow tests,all tests)"

@@ -1,11 +1,13 @@
 """`make demo`: updates flow from a producer into a Spark query and to subscribers, all in a temporary folder.
 
 Then the publisher that sends them is killed, and another one takes over. In the end clients keep their caches fresh
-with Thialfi, though one of them goes away for a while, and their gateway is killed.
+with Thialfi, though one of them goes away for a while, and their gateway is killed. With `--keep` (`make demo KEEP=1`)
+everything goes on after that, with the web console open, until Ctrl-C.
 """
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import signal
@@ -108,7 +110,7 @@ def show(counts: Counts) -> None:
     console.print(table)
 
 
-def tell(folder: str) -> int:
+def tell(folder: str, *, keep: bool) -> int:
     with chapter("1. A cluster of our own: an embedded ZooKeeper in a temporary folder"):
         cluster = tidings.embedded(folder)
         console.print(f"  ZooKeeper answers at {cluster.address}")
@@ -121,9 +123,16 @@ def tell(folder: str) -> int:
         try:
             well = follow(spark, cluster.address, stream, folder)
             well = well and fail_over(cluster, stream)
-            return 0 if well and keep_fresh(cluster, folder) else 1
+            well = well and keep_fresh(cluster, folder)
         finally:
             spark.stop()
+        if well and keep:
+            keep_open(cluster, stream, folder)
+        elif well:
+            console.print(
+                "\nNext: `make demo KEEP=1` leaves the web console open, and `.venv/bin/tidings init shop` makes a project."
+            )
+        return 0 if well else 1
 
 
 def follow(spark: SparkSession, zookeeper: str, stream: Stream, folder: str) -> bool:
@@ -291,13 +300,40 @@ def keep_fresh(cluster: tidings.Cluster, folder: str) -> bool:
     return True
 
 
+class Nothing(tidings.Handler):
+    """A subscriber's handler that has nothing to do."""
+
+    def on_update(self, update: tidings.Update) -> None:
+        pass
+
+
+def keep_open(cluster: tidings.Cluster, stream: Stream, folder: str) -> None:
+    """The web console, with publishers, subscribers and some updates a second to look at, until Ctrl-C."""
+    command = [str(Path(sys.executable).with_name("tidings")), "console", "--zookeeper", cluster.address]
+    users = ["--users", f"{folder}/console-users.json"]
+    with ExitStack() as stack:
+        console.print("\n[bold]11. The web console: move a flow, drain a publisher, and watch; Ctrl-C ends it[/]")
+        for _ in range(2):
+            stack.enter_context(cluster.subscribe("cache", Nothing()))
+        for name in ("north", "south"):
+            stack.enter_context(publisher(name, cluster.address))
+        shown = stack.enter_context(subprocess.Popen([*command, *users]))
+        stack.callback(shown.terminate)
+        producer = stack.enter_context(stream.producer())
+        for number in itertools.count():
+            if shown.poll() is not None:
+                return
+            producer.publish(f"contacts/{number % OBJECTS}", number, attributes={"region": "eu"})
+            time.sleep(0.02)
+
+
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     # A publisher warns of a connection that breaks; here that is what the tale is about.
     logging.getLogger("tidings").setLevel(logging.ERROR)
     try:
         with tempfile.TemporaryDirectory(prefix="tidings-demo-", ignore_cleanup_errors=True) as folder:
-            return tell(folder)
+            return tell(folder, keep="--keep" in sys.argv[1:])
     except tidings.TidingsError as error:
         Console(stderr=True).print(f"error: {error}", highlight=False)
         return 1

@@ -1,6 +1,6 @@
 """What the pages need to be a site: those at the top of the repository are among them, and links lead to them.
 
-In the repository a page of docs/ links to `../README.md`, and that one to `docs/concepts.md`; here all are in one place.
+A page of docs/ links to `../README.md`, and that one to `docs/concepts.md`; in the site they are in one folder.
 """
 
 from __future__ import annotations
