@@ -130,7 +130,7 @@ def tell(folder: str, *, keep: bool) -> int:
             keep_open(cluster, stream, folder)
         elif well:
             console.print(
-                "\nNext: `make demo KEEP=1` leaves the web console open, and `.venv/bin/tidings init shop` makes a project."
+                "\nNext: `make demo KEEP=1` leaves the web console open; `.venv/bin/tidings init shop` makes a project."
             )
         return 0 if well else 1
 

@@ -21,6 +21,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from tidings.errors import InvalidOption
+from tidings.hosts import is_loopback
 from tidings.texts import printable
 
 LOOPBACK = "127.0.0.1"
@@ -156,6 +157,11 @@ class _MetricsHttpServer(ThreadingHTTPServer):
         self._unread[request] = None
         super().process_request(request, client_address)
 
+    def is_called(self, host: str) -> bool:
+        """Whether a browser may call it by this name: where it listens on loopback, no page of others can reach it."""
+        name = host.rpartition(":")[0] if re.search(r":\d+$", host) else host
+        return not is_loopback(str(self.server_address[0])) or is_loopback(name.strip("[]").lower())
+
     def note_read(self, request: Any) -> None:
         """All of a request has come."""
         self._unread.pop(request, None)
@@ -187,6 +193,9 @@ class _MetricsRequestHandler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         self.server.note_read(self.connection)
+        if not self.server.is_called(self.headers.get("Host", "localhost")):
+            self._respond(421, "this is served to this machine alone, by its own names")
+            return
         match self.path.partition("?")[0]:
             case "/metrics":
                 encode, kind = encoder_for(self.headers.get("Accept", ""))

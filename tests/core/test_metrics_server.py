@@ -6,6 +6,8 @@ import contextlib
 import http.client
 import socket
 
+import pytest
+
 from tidings.metrics import MAX_REQUESTS, MetricsServer
 
 
@@ -20,3 +22,15 @@ def test_half_requests_keep_nobody_from_an_answer() -> None:
             with contextlib.closing(connection):
                 connection.request("GET", "/health/live")
                 assert connection.getresponse().status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("localhost:9464", 200), ("127.0.0.1", 200), ("[::1]:9464", 200), ("rebound.example", 421)]
+)
+def test_on_loopback_it_is_called_by_names_of_this_machine_alone(host: str, status: int) -> None:
+    with MetricsServer("127.0.0.1", 0, [], list) as server:
+        place, _, port = server.address.rpartition(":")
+        connection = http.client.HTTPConnection(place, int(port), timeout=10)
+        with contextlib.closing(connection):
+            connection.request("GET", "/metrics", headers={"Host": host})
+            assert connection.getresponse().status == status
