@@ -37,7 +37,7 @@ texts = st.text(st.characters(codec="utf-8"))
 def test_class_arrow_and_spark_agree_on_the_canonical_row() -> None:
     names = ["shard", "seq", "index", "object", "version", "kind", "range", "source", "attributes", "payload", "time"]
     assert SCHEMA.names == spark_schema().names == names
-    assert list(Update.__dataclass_fields__) == [*names, "stream"]
+    assert list(Update.__dataclass_fields__) == [*names, "stream", "value"]
     assert spark_schema()["attributes"].dataType.simpleString() == "map<string,string>"
     assert spark_schema()["time"].dataType.simpleString() == "timestamp"
 

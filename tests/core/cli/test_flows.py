@@ -66,7 +66,7 @@ def test_what_is_not_known_of_a_flow_is_not_nothing(cache: Cluster, run: Run) ->
         assert one.head > START
     (row, *_) = run("flows", "list").out.splitlines()[1:]
     assert row.split()[3] == "-"
-    assert row.split()[5:] == ["-", "-", "-", "-", "-", "unassigned", "no", "publisher", "runs"]
+    assert row.split()[5:] == ["-", "-", "-", "-", "-", "unassigned:", "no", "publisher", "runs"]
 
 
 def take(ownership: Ownership, flow: Flow) -> int:

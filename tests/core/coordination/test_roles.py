@@ -207,7 +207,7 @@ def test_nobody_gets_at_what_is_not_theirs(running: Cluster, address: str) -> No
 
 def test_who_is_not_known_is_told_so_and_what_to_do(running: Cluster, address: str) -> None:
     for wrong in (ANONYMOUS, Credentials.of_secrets([LATER]), Credentials.of_text("viewer:guessed")):
-        cure = "what we show" if wrong.passwords else "give the secret"
+        cure = "the secret, key or credentials" if wrong.passwords else "give the secret"
         with pytest.raises(CoordinationDenied, match=rf"does not know us \({wrong.role}\): {cure}"):
             connect(address, credentials=wrong)
     with connect(address, credentials=viewer()) as watching:
