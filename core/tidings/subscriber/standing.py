@@ -84,9 +84,9 @@ def flows_of(tree: Coordination, application: str, subscriber: str) -> set[Flow]
     defined = tree.read("applications", application)
     if defined is None:
         return None
-    streams = [
-        StreamDefinition.from_json(one) for name in tree.children("streams") if (one := tree.read("streams", name))
-    ]
+    found = tree.read_many([("streams", name) for name in tree.children("streams")])
+    values = [decode(tree.path("streams"), node.raw) for node in found if isinstance(node, Node)]
+    streams = [StreamDefinition.from_json(value) for value in values if value is not None]
     shards = {stream.name: stream.shards for stream in streams}
     read = Application.from_json(defined).reads(streams_by_name(streams))
     flows = [Flow(application, stream, shard) for stream in read for shard in range(shards[stream])]

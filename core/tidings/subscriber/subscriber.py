@@ -145,15 +145,16 @@ function of the bytes; see `tidings.payloads` |
             return sorted(held.flow for held in self._held.values() if held.open)
 
     def lag(self, timeout: float = 5.0) -> int | None:
-        """How many updates the logs of the flows that are here hold which were not processed yet.
+        """How many updates the logs of this subscriber's flows hold which were not processed yet.
 
-        None if that is not known: a database's log does not count them, a flow has failed, or a publisher does not
-        answer within `timeout` seconds.
+        None if that is not known: a flow has no subscriber yet or has failed, a publisher does not answer within
+        `timeout` seconds, or the log is a database's, which does not count them.
         """
         self._refuse_blocking("lag")
         stands = self._standing.ask(timeout)
-        lags = [stands[flow].lag if flow in stands else None for flow in self.flows]
-        return None if None in lags else sum(one for one in lags if one is not None)
+        own = flows_of(self._coordination, self.application, self.id)
+        lags = None if own is None else [stands[flow].lag if flow in stands else None for flow in own]
+        return None if lags is None or None in lags else sum(one for one in lags if one is not None)
 
     def caught_up(self, timeout: float = 30.0) -> bool:
         """Wait until all is processed that the streams hold now, as far as it comes here; False if it is not in time.

@@ -82,6 +82,7 @@ def test_nobody_is_caught_up_without_a_publisher_or_with_a_flow_that_has_failed(
 
     with cluster.subscribe("cache", Failing(), retries=0) as subscriber:
         assert not subscriber.caught_up(timeout=0.3)
+        assert subscriber.lag(timeout=0.3) is None
         with cluster.publisher():
             assert subscriber.caught_up()
             publish(stream, "alice")
